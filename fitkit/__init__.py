@@ -1,0 +1,36 @@
+"""fitkit: will this open-weight model fit this hardware, at which quantization and context, for how many requests.
+
+Names load on first use, so that `import fitkit` stays quick.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "BadInput": "errors", "FetchError": "errors", "FitError": "errors", "UnknownName": "errors", "UnsupportedModel": "errors",
+    "Cache": "model", "Layer": "model", "Model": "model", "Tensor": "model",
+    "Gpu": "hardware", "Machine": "hardware",
+    "load": "sources",
+}  # fmt: skip
+
+__all__ = sorted(_HOME)
+
+if TYPE_CHECKING:
+    from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel
+    from fitkit.hardware import Gpu, Machine
+    from fitkit.model import Cache, Layer, Model, Tensor
+    from fitkit.sources import load
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME:
+        return getattr(import_module(f"fitkit.{_HOME[name]}"), name)
+    raise AttributeError(f"module 'fitkit' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

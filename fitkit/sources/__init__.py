@@ -1,0 +1,37 @@
+"""Whatever describes a model → Model."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from fitkit.errors import BadInput, short
+from fitkit.model import Model
+
+__all__ = ["load"]
+
+_MOST_CONFIG_BYTES = 16 * 2**20
+
+
+def load(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
+    """The model that `source` describes."""
+    if isinstance(source, Model):
+        return source
+    if isinstance(source, Mapping):
+        from fitkit.sources.config import model_from_config
+
+        return model_from_config(source)
+    raise BadInput(f"Not read yet: {short(source)}.")
+
+
+def read_json(path: Path) -> Any:
+    """The JSON of a small file, refused where it is too large, too deep or not JSON."""
+    if path.stat().st_size > _MOST_CONFIG_BYTES:
+        raise BadInput(f"{path.name} has {path.stat().st_size:,} bytes, more than any model's configuration.")
+    try:
+        return json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise BadInput(f"{path.name} is no JSON: {error}.") from None

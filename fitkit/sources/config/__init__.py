@@ -1,0 +1,129 @@
+"""A config.json mapping → Model: one small registered function a family, found by model_type, then by architectures, never by substring."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
+from fitkit.model import Model, Tensor
+from fitkit.sources.config.build import Build
+from fitkit.sources.config.view import Config
+
+Family = Callable[[Config], "Shape"]
+FAMILIES: dict[str, Family] = {}  # by model_type
+ARCHITECTURES: dict[str, Family] = {}  # by architectures[0], for files whose model_type is missing or shared
+
+
+@dataclass(slots=True, kw_only=True)
+class Shape:
+    """What a family function returns: the build and the few numbers that are not in it."""
+
+    build: Build
+    hidden_size: int
+    vocab_size: int
+    context: int
+    tied_embeddings: bool = False
+    gguf_architecture: str = ""
+    extra: dict[str, Any] | None = None
+
+
+def family(*model_types: str, architectures: tuple[str, ...] = ()) -> Callable[[Family], Family]:
+    """Register a family function under its model types (and architectures)."""
+
+    def register(function: Family) -> Family:
+        for name in model_types:
+            FAMILIES[name] = function
+        for name in architectures:
+            ARCHITECTURES[name] = function
+        return function
+
+    return register
+
+
+def model_from_config(mapping: Mapping[str, Any], *, name: str = "", source: str = "", place: str = "config.json") -> Model:
+    """The model a config describes, basis "arch": its bytes are computed from the shape.
+
+    Raises BadInput for values that cannot be, UnsupportedModel for a family that no function knows.
+    """
+    return model_from_view(Config(mapping, place), name=name, source=source)
+
+
+def model_from_view(config: Config, *, name: str = "", source: str = "") -> Model:
+    """As model_from_config, over a view whose record the caller wants to see afterwards."""
+    _load_families()
+    model_type = config.str("model_type", default="")
+    named = config.list("architectures", default=[])
+    architecture = named[0] if named and isinstance(named[0], str) else ""
+    function = FAMILIES.get(model_type) or ARCHITECTURES.get(architecture)
+    if function is None:
+        if not model_type and not architecture:
+            raise BadInput(f"{config.place} names no model_type and no architectures, so it is no model's configuration.")
+        near = UnknownName.among("model_type", model_type, FAMILIES).nearest
+        raise UnsupportedModel(
+            f"{config.place}: model_type {short(model_type)} (architecture {short(architecture)}) is not modelled; the nearest known "
+            f"{'are ' + ', '.join(near) if near else 'one is far'}. It needs one function in fitkit/sources/config that says which caches and tensors its layers have."
+        )
+    shape = function(config)
+    return finish(config, shape, name=name, source=source, family=model_type or architecture, architecture=architecture)
+
+
+def finish(config: Config, shape: Shape, *, name: str, source: str, family: str, architecture: str) -> Model:
+    """Layers, totals and dtypes of a walked config."""
+    from fitkit.sources.config.quantization import apply_quantization  # it needs the tensors' module names
+
+    tensors, quant, kv_dtype = apply_quantization(config, shape.build)
+    layers = shape.build.layers()
+    params, active = count(tensors, layers_experts(shape))
+    return Model(
+        name=name or config.str("_name_or_path", default="") or family,
+        family=family,
+        basis="arch",
+        layers=layers,
+        tensors=tensors,
+        hidden_size=shape.hidden_size,
+        vocab_size=shape.vocab_size,
+        context=shape.context,
+        params=params,
+        active_params=active,
+        tied_embeddings=shape.tied_embeddings,
+        dtype=dtype_of(config),
+        quant=quant,
+        kv_dtype=kv_dtype,
+        architecture=architecture,
+        gguf_architecture=shape.gguf_architecture,
+        source=source or config.place,
+        extra=tuple(sorted((shape.extra or {}).items())),
+    )
+
+
+def layers_experts(shape: Shape) -> dict[int, tuple[int, int]]:
+    """Per layer: experts and how many a token passes."""
+    return {i: (w.get("experts", 0), w.get("experts_used", 0)) for i, w in enumerate(shape.build.widths)}
+
+
+def count(tensors: tuple[Tensor, ...], experts: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Total and active parameters; MTP blocks are not loaded by default and not counted; of an expert stack a token passes `used` of `experts`."""
+    total = active = 0
+    for tensor in tensors:
+        if tensor.part == "mtp":
+            continue
+        total += tensor.elements * tensor.copies
+        for layer in tensor.layers or (-1,):
+            n, used = experts.get(layer, (0, 0))
+            share = used / n if n and tensor.shape[-1] == n and "_exps" in tensor.role else 1
+            active += round(tensor.elements * tensor.count * share)
+    return total, active
+
+
+def dtype_of(config: Config) -> str:
+    """BF16, F16 or F32: what the checkpoint says of its unquantized part."""
+    text = config.view("text_config")
+    said = (text.raw("dtype", "torch_dtype") if text else None) or config.raw("dtype", "torch_dtype", default="bfloat16")
+    return {"float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}.get(str(said).removeprefix("torch."), "BF16")
+
+
+def _load_families() -> None:
+    """Import the family functions once, on the first config (no work at import)."""
+    from fitkit.sources.config import dense  # noqa: F401

@@ -1,0 +1,132 @@
+"""A config mapping read key by key: every value is checked, and what was read is remembered (the catalog is made from that)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+from fitkit.errors import BadInput, short
+
+_MISSING: Any = object()
+T = TypeVar("T")
+
+# The widest any key may say; far above every published model, low enough that no product of two overflows memory or time.
+MOST_LAYERS, MOST = 4096, 2**31
+
+
+class Config:
+    """A checked view of one mapping.
+
+    `read` maps each key asked for and present to its value, in the order asked; sub-views record under their own name.
+    """
+
+    def __init__(self, mapping: Mapping[str, Any], place: str = "config.json") -> None:
+        self.mapping = mapping
+        self.place = place
+        self.read: dict[str, Any] = {}
+        self._views: dict[str, Config] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return self.mapping.get(key) is not None
+
+    def raw(self, *keys: str, default: Any = None) -> Any:
+        """The first of `keys` that is there and not null."""
+        for key in keys:
+            value = self.mapping.get(key)
+            if value is not None:
+                self.read[key] = value
+                return value
+        return default
+
+    def int(self, *keys: str, default: Any = _MISSING, low: int = 1, high: int = MOST) -> int:
+        """A whole number between `low` and `high` under the first of `keys` that is there."""
+        value = self.raw(*keys, default=_MISSING)
+        if value is _MISSING:
+            return self._default(keys, default)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+            raise self._bad(keys, value, f"a whole number from {low} to {high}")
+        return value
+
+    def float(self, *keys: str, default: Any = _MISSING) -> float:
+        """A finite number."""
+        value = self.raw(*keys, default=_MISSING)
+        if value is _MISSING:
+            return self._default(keys, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise self._bad(keys, value, "a finite number")
+        return value
+
+    def bool(self, *keys: str, default: Any = _MISSING) -> bool:
+        """True or false."""
+        value = self.raw(*keys, default=_MISSING)
+        if value is _MISSING:
+            return self._default(keys, default)
+        if not isinstance(value, bool):
+            raise self._bad(keys, value, "true or false")
+        return value
+
+    def str(self, *keys: str, default: Any = _MISSING) -> str:
+        """A short text."""
+        value = self.raw(*keys, default=_MISSING)
+        if value is _MISSING:
+            return self._default(keys, default)
+        if not isinstance(value, str) or len(value) > 500:
+            raise self._bad(keys, value, "a short text")
+        return value
+
+    def list(self, *keys: str, default: Any = _MISSING, length: int | None = None) -> Sequence[Any]:
+        """A list, of `length` entries where that is given."""
+        value = self.raw(*keys, default=_MISSING)
+        if value is _MISSING:
+            return self._default(keys, default)
+        if not isinstance(value, list | tuple) or len(value) > MOST_LAYERS * 4:
+            raise self._bad(keys, value, "a list")
+        if length is not None and len(value) != length:
+            raise BadInput(f"{self.place}: {keys[0]} has {len(value)} entries where {length} were expected.")
+        return value
+
+    def ints(self, *keys: str, count: int, default: Any = _MISSING, low: int = 0, high: int = MOST) -> tuple[int, ...]:
+        """`count` whole numbers: a list of them, or one number that holds for all."""
+        value = self.raw(*keys, default=_MISSING)
+        if value is _MISSING:
+            value = self._default(keys, default)
+        values = list(value) if isinstance(value, list | tuple) else [value] * count
+        if len(values) != count:
+            raise BadInput(f"{self.place}: {keys[0]} has {len(values)} entries where {count} were expected.")
+        for entry in values:
+            if isinstance(entry, bool) or not isinstance(entry, int) or not low <= entry <= high:
+                raise self._bad(keys, entry, f"whole numbers from {low} to {high}")
+        return tuple(values)
+
+    def view(self, key: str) -> Config | None:
+        """The mapping under `key` as a view of its own, or None where there is none."""
+        value = self.mapping.get(key)
+        if value is None:
+            return None
+        if not isinstance(value, Mapping):
+            raise self._bad((key,), value, "a mapping")
+        if key not in self._views:
+            self._views[key] = Config(value, f"{self.place}: {key}")
+        return self._views[key]
+
+    def recorded(self) -> dict[str, Any]:
+        """What was read, sub-views included: enough to build the same model again."""
+        out = dict(self.read)
+        for key, view in self._views.items():
+            inner = view.recorded()
+            if inner:
+                out[key] = inner
+        return out
+
+    def _default(self, keys: Sequence[str], default: Any) -> Any:
+        if default is _MISSING:
+            names = " or ".join(keys)
+            raise BadInput(f"{self.place} has no {names}, which this model's family needs.")
+        return default
+
+    def _bad(self, keys: Sequence[str], value: object, expected: str) -> BadInput:
+        key = next((key for key in keys if key in self.mapping), keys[0])
+        return BadInput(f"{self.place}: {key} is {short(value)}, where {expected} was expected.")

@@ -133,7 +133,9 @@ class Model:
     downloads: int = 0
     source: str = ""
     revision: str = ""  # the resolved commit of a hub repository
-    extra: tuple[tuple[str, Any], ...] = field(default=())  # what one engine's rule for one family needs besides; sorted by key
+    extra: tuple[tuple[str, Any], ...] = field(
+        default=()
+    )  # what one engine's rule for one family needs besides; sorted by key
 
     @property
     def experts(self) -> int:

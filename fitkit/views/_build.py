@@ -8,7 +8,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 class BundleVega(BuildHookInterface):
     """Writes views/static/live.js before a wheel or an editable install is made."""
 
-    def initialize(self, version: str, build_data: dict) -> None:  # noqa: D102
+    def initialize(self, version: str, build_data: dict) -> None:
         import vl_convert as vlc
 
         here = Path(self.root) / "fitkit" / "views"

@@ -42,7 +42,9 @@ def family(*model_types: str, architectures: tuple[str, ...] = ()) -> Callable[[
     return register
 
 
-def model_from_config(mapping: Mapping[str, Any], *, name: str = "", source: str = "", place: str = "config.json") -> Model:
+def model_from_config(
+    mapping: Mapping[str, Any], *, name: str = "", source: str = "", place: str = "config.json"
+) -> Model:
     """The model a config describes, basis "arch": its bytes are computed from the shape.
 
     Raises BadInput for values that cannot be, UnsupportedModel for a family that no function knows.
@@ -53,13 +55,15 @@ def model_from_config(mapping: Mapping[str, Any], *, name: str = "", source: str
 def model_from_view(config: Config, *, name: str = "", source: str = "") -> Model:
     """As model_from_config, over a view whose record the caller wants to see afterwards."""
     _load_families()
-    model_type = config.str("model_type", default="")
-    named = config.list("architectures", default=[])
+    model_type = config.text("model_type", default="")
+    named = config.entries("architectures", default=[])
     architecture = named[0] if named and isinstance(named[0], str) else ""
     function = FAMILIES.get(model_type) or ARCHITECTURES.get(architecture)
     if function is None:
         if not model_type and not architecture:
-            raise BadInput(f"{config.place} names no model_type and no architectures, so it is no model's configuration.")
+            raise BadInput(
+                f"{config.place} names no model_type and no architectures, so it is no model's configuration."
+            )
         near = UnknownName.among("model_type", model_type, FAMILIES).nearest
         raise UnsupportedModel(
             f"{config.place}: model_type {short(model_type)} (architecture {short(architecture)}) is not modelled; the nearest known "
@@ -77,7 +81,7 @@ def finish(config: Config, shape: Shape, *, name: str, source: str, family: str,
     layers = shape.build.layers()
     params, active = count(tensors, layers_experts(shape))
     return Model(
-        name=name or config.str("_name_or_path", default="") or family,
+        name=name or config.text("_name_or_path", default="") or family,
         family=family,
         basis="arch",
         layers=layers,
@@ -120,8 +124,12 @@ def count(tensors: tuple[Tensor, ...], experts: dict[int, tuple[int, int]]) -> t
 def dtype_of(config: Config) -> str:
     """BF16, F16 or F32: what the checkpoint says of its unquantized part."""
     text = config.view("text_config")
-    said = (text.raw("dtype", "torch_dtype") if text else None) or config.raw("dtype", "torch_dtype", default="bfloat16")
-    return {"float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}.get(str(said).removeprefix("torch."), "BF16")
+    said = (text.raw("dtype", "torch_dtype") if text else None) or config.raw(
+        "dtype", "torch_dtype", default="bfloat16"
+    )
+    return {"float16": "F16", "half": "F16", "float32": "F32", "float": "F32"}.get(
+        str(said).removeprefix("torch."), "BF16"
+    )
 
 
 def _load_families() -> None:

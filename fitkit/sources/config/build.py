@@ -33,7 +33,14 @@ class Build:
         return range(self.n)
 
     def add(
-        self, role: str, shape: Sequence[int], layers: Iterable[int] | None = None, *, module: str = "", count: int = 1, **rest: Any
+        self,
+        role: str,
+        shape: Sequence[int],
+        layers: Iterable[int] | None = None,
+        *,
+        module: str = "",
+        count: int = 1,
+        **rest: Any,
     ) -> None:
         """One tensor in each of `layers` (None: one for the whole model). Empty layers or a zero size add nothing."""
         numbers = () if layers is None else tuple(layers)
@@ -100,7 +107,14 @@ class Build:
         self.wide(layers, heads=heads)
 
     def feed_forward(
-        self, layers: Iterable[int], hidden: int, ffn_dim: int, *, gated: bool = True, bias: bool = False, module: str = "model.layers.{}.mlp."
+        self,
+        layers: Iterable[int],
+        hidden: int,
+        ffn_dim: int,
+        *,
+        gated: bool = True,
+        bias: bool = False,
+        module: str = "model.layers.{}.mlp.",
     ) -> None:
         """A dense feed-forward: gate (where gated), up, down."""
         layers = tuple(layers)
@@ -143,7 +157,9 @@ class Build:
                 self.add(f"{role}_shexp", (n_in, n_out), layers, module=module + shared + name)
         self.wide(layers, experts=experts, experts_used=used, expert_dim=expert_dim, shared_dim=shared_dim)
 
-    def norms(self, layers: Iterable[int], hidden: int, *roles: str, bias: bool = False, module: str = "model.layers.{}.") -> None:
+    def norms(
+        self, layers: Iterable[int], hidden: int, *roles: str, bias: bool = False, module: str = "model.layers.{}."
+    ) -> None:
         """RMS or layer norms of one width each; the module names are the roles' own (told apart nowhere: norms are never quantized)."""
         layers = tuple(layers)
         for role in roles:

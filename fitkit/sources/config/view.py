@@ -39,7 +39,7 @@ class Config:
                 return value
         return default
 
-    def int(self, *keys: str, default: Any = _MISSING, low: int = 1, high: int = MOST) -> int:
+    def whole(self, *keys: str, default: int = _MISSING, low: int = 1, high: int = MOST) -> int:
         """A whole number between `low` and `high` under the first of `keys` that is there."""
         value = self.raw(*keys, default=_MISSING)
         if value is _MISSING:
@@ -50,7 +50,7 @@ class Config:
             raise self._bad(keys, value, f"a whole number from {low} to {high}")
         return value
 
-    def float(self, *keys: str, default: Any = _MISSING) -> float:
+    def number(self, *keys: str, default: float = _MISSING) -> float:
         """A finite number."""
         value = self.raw(*keys, default=_MISSING)
         if value is _MISSING:
@@ -59,7 +59,7 @@ class Config:
             raise self._bad(keys, value, "a finite number")
         return value
 
-    def bool(self, *keys: str, default: Any = _MISSING) -> bool:
+    def flag(self, *keys: str, default: bool = _MISSING) -> bool:
         """True or false."""
         value = self.raw(*keys, default=_MISSING)
         if value is _MISSING:
@@ -68,7 +68,7 @@ class Config:
             raise self._bad(keys, value, "true or false")
         return value
 
-    def str(self, *keys: str, default: Any = _MISSING) -> str:
+    def text(self, *keys: str, default: str = _MISSING) -> str:
         """A short text."""
         value = self.raw(*keys, default=_MISSING)
         if value is _MISSING:
@@ -77,7 +77,7 @@ class Config:
             raise self._bad(keys, value, "a short text")
         return value
 
-    def list(self, *keys: str, default: Any = _MISSING, length: int | None = None) -> Sequence[Any]:
+    def entries(self, *keys: str, default: Sequence[Any] = _MISSING, length: int | None = None) -> Sequence[Any]:
         """A list, of `length` entries where that is given."""
         value = self.raw(*keys, default=_MISSING)
         if value is _MISSING:
@@ -88,7 +88,9 @@ class Config:
             raise BadInput(f"{self.place}: {keys[0]} has {len(value)} entries where {length} were expected.")
         return value
 
-    def ints(self, *keys: str, count: int, default: Any = _MISSING, low: int = 0, high: int = MOST) -> tuple[int, ...]:
+    def wholes(
+        self, *keys: str, count: int, default: int | Sequence[int] = _MISSING, low: int = 0, high: int = MOST
+    ) -> tuple[int, ...]:
         """`count` whole numbers: a list of them, or one number that holds for all."""
         value = self.raw(*keys, default=_MISSING)
         if value is _MISSING:
@@ -121,7 +123,7 @@ class Config:
                 out[key] = inner
         return out
 
-    def _default(self, keys: Sequence[str], default: Any) -> Any:
+    def _default(self, keys: Sequence[str], default: T) -> T:
         if default is _MISSING:
             names = " or ".join(keys)
             raise BadInput(f"{self.place} has no {names}, which this model's family needs.")

@@ -25,6 +25,7 @@ class Job:
     quant: str  # already resolved: "Q4_K_M", "BF16", ...
     kv_dtype: str  # as asked, either engine's name
     gpus: int  # 0: CPU only
+    nodes: int = 1  # equal machines the gpus are spread over; tensor parallel within one, pipeline parallel across
     gpu: Gpu | None = None  # None: not said (demand); rules that need one use their documented default
     engine: str = "llama.cpp"
     settings: Any = None  # an engine's settings object, a rule set's object, or None for the defaults

@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 _HOME = {
     "BadInput": "errors", "FetchError": "errors", "FitError": "errors", "UnknownName": "errors", "UnsupportedModel": "errors",
     "Cache": "model", "Layer": "model", "Model": "model", "Tensor": "model",
-    "Gpu": "hardware", "Machine": "hardware",
+    "Gpu": "hardware", "Machine": "hardware", "machine": "hardware",
     "load": "sources",
 }  # fmt: skip
 
@@ -21,7 +21,7 @@ __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
     from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel
-    from fitkit.hardware import Gpu, Machine
+    from fitkit.hardware import Gpu, Machine, machine
     from fitkit.model import Cache, Layer, Model, Tensor
     from fitkit.sources import load
 

@@ -75,7 +75,8 @@ def model_from_view(config: Config, *, name: str = "", source: str = "") -> Mode
 
 def finish(config: Config, shape: Shape, *, name: str, source: str, family: str, architecture: str) -> Model:
     """Layers, totals and dtypes of a walked config."""
-    from fitkit.sources.config.quantization import apply_quantization  # it needs the tensors' module names
+    # Imported here: it needs the tensors' module names, and the families above.
+    from fitkit.sources.config.quantization import apply_quantization, formats_of
 
     tensors, quant, kv_dtype = apply_quantization(config, shape.build)
     layers = shape.build.layers()
@@ -98,7 +99,7 @@ def finish(config: Config, shape: Shape, *, name: str, source: str, family: str,
         architecture=architecture,
         gguf_architecture=shape.gguf_architecture,
         source=source or config.place,
-        extra=tuple(sorted((shape.extra or {}).items())),
+        extra=tuple(sorted({**(shape.extra or {}), **({"formats": formats_of(tensors)} if quant else {})}.items())),
     )
 
 
@@ -134,4 +135,4 @@ def dtype_of(config: Config) -> str:
 
 def _load_families() -> None:
     """Import the family functions once, on the first config (no work at import)."""
-    from fitkit.sources.config import dense  # noqa: F401
+    from fitkit.sources.config import dense, hybrid, latent, moe, window  # noqa: F401

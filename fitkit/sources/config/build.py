@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fitkit.model import Cache, Layer, Tensor
@@ -58,6 +58,12 @@ class Build:
         """Each of `layers` has these widths (fields of model.Layer)."""
         for layer in layers:
             self.widths[layer].update(widths)
+
+    def take(self, other: Build, *, part: str) -> None:
+        """The tensors of another build as `part` of this one; its caches are not kept."""
+        for tensor, module in zip(other.tensors, other.modules, strict=True):
+            self.tensors.append(replace(tensor, part=part))
+            self.modules.append(module)
 
     def layers(self) -> tuple[Layer, ...]:
         """The finished layers; equal ones are one object."""

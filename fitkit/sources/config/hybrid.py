@@ -1,0 +1,513 @@
+"""Decoders with layers that keep a state of fixed size: Mamba 1 and 2, gated delta net, KDA, short convolutions, lightning attention."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fitkit.errors import UnsupportedModel, short
+from fitkit.model import Cache
+from fitkit.sources.config import Shape, family
+from fitkit.sources.config.build import Build
+from fitkit.sources.config.decoder import Decoder, context_of, every, layer_kinds, of_kind
+from fitkit.sources.config.moe import qwen_moe_layers, qwen_sparse
+from fitkit.sources.config.view import MOST_LAYERS, Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mamba:
+    """The widths of a Mamba layer; `heads` 1 and `dt_rank` set for Mamba 1."""
+
+    heads: int
+    head_dim: int
+    state: int
+    kernel: int
+    groups: int = 0
+    dt_rank: int = 0
+    conv_bias: bool = True
+    bias: bool = False
+    norm: bool = True  # Mamba 2's gated norm; Mamba 1: Jamba's three norms
+    dtype: str = ""
+
+    @property
+    def inner(self) -> int:
+        """Channels of the scan."""
+        return self.heads * self.head_dim
+
+    @property
+    def conv(self) -> int:
+        """Channels of the convolution."""
+        return self.inner + 2 * self.groups * self.state
+
+    def cache(self) -> Cache:
+        """What one layer keeps."""
+        return Cache(
+            kind="state", variant="mamba1" if self.dt_rank else "mamba2", heads=self.heads, head_dim=self.head_dim,
+            state_dim=self.state, groups=self.groups, conv_kernel=self.kernel, dtype=self.dtype,
+        )  # fmt: skip
+
+
+def mamba2_layers(build: Build, hidden: int, layers: Sequence[int], m: Mamba, module: str) -> None:
+    """Mamba 2: one input projection for z, x, B, C and dt, a convolution over x, B and C, the scan, a gated norm."""
+    build.add("ssm_in", (hidden, m.inner + m.conv + m.heads), layers, module=module + "in_proj")
+    build.add("ssm_out", (m.inner, hidden), layers, module=module + "out_proj")
+    if m.bias:
+        build.add("ssm_in.bias", (m.inner + m.conv + m.heads,), layers, module=module + "in_proj")
+        build.add("ssm_out.bias", (hidden,), layers, module=module + "out_proj")
+    _convolution(build, layers, m, module)
+    build.add("ssm_dt.bias", (m.heads,), layers, module=module + "dt_bias")
+    build.add("ssm_a", (m.heads,), layers, module=module + "A_log", dtype="F32")
+    build.add("ssm_d", (m.heads,), layers, module=module + "D")
+    if m.norm:
+        build.add("ssm_norm", (m.inner,), layers, module=module + "norm")
+    build.keep(m.cache(), [i for i in layers if i < build.n])
+
+
+def mamba1_layers(build: Build, hidden: int, layers: Sequence[int], m: Mamba, module: str) -> None:
+    """Mamba 1: input projection for x and z, a convolution over x, projections to dt, B and C, the scan."""
+    for role, name, n_in, n_out in (
+        ("ssm_in", "in_proj", hidden, 2 * m.inner),
+        ("ssm_x", "x_proj", m.inner, m.dt_rank + 2 * m.state),
+        ("ssm_dt", "dt_proj", m.dt_rank, m.inner),
+        ("ssm_out", "out_proj", m.inner, hidden),
+    ):
+        build.add(role, (n_in, n_out), layers, module=module + name)
+        if m.bias and role in ("ssm_in", "ssm_out"):
+            build.add(f"{role}.bias", (n_out,), layers, module=module + name)
+    build.add("ssm_dt.bias", (m.inner,), layers, module=module + "dt_proj")
+    _convolution(build, layers, m, module)
+    build.add("ssm_a", (m.state, m.inner), layers, module=module + "A_log", dtype="F32")
+    build.add("ssm_d", (m.inner,), layers, module=module + "D")
+    if m.norm:
+        for role, width in (("ssm_dt_norm", m.dt_rank), ("ssm_b_norm", m.state), ("ssm_c_norm", m.state)):
+            build.add(role, (width,), layers, module=module + role.removeprefix("ssm_") + "_layernorm")
+    build.keep(m.cache(), layers)
+
+
+def _convolution(build: Build, layers: Sequence[int], m: Mamba, module: str) -> None:
+    """The causal convolution."""
+    build.add("ssm_conv1d", (m.kernel, m.conv), layers, module=module + "conv1d")
+    if m.conv_bias:
+        build.add("ssm_conv1d.bias", (m.conv,), layers, module=module + "conv1d")
+
+
+def auto(config: Config, key: str, otherwise: int) -> int:
+    """A whole number, or `otherwise` where the file says "auto" or nothing."""
+    return otherwise if config.raw(key, default="auto") == "auto" else config.whole(key)
+
+
+def pure_mamba(config: Config, kind: str) -> Shape:
+    """A model of nothing but Mamba layers."""
+    n, hidden = config.whole("num_hidden_layers", "n_layer", high=MOST_LAYERS), config.whole("hidden_size", "d_model")
+    vocab = config.whole("vocab_size")
+    inner = config.whole("intermediate_size", default=hidden * config.whole("expand", default=2))
+    tied = config.flag("tie_word_embeddings", default=kind == "mamba")
+    build = Build(n)
+    m = Mamba(
+        heads=1,
+        head_dim=inner,
+        state=config.whole("state_size", default=16 if kind == "mamba" else 128),
+        kernel=config.whole("conv_kernel", default=4),
+        conv_bias=config.flag("use_conv_bias", default=True),
+        bias=config.flag("use_bias", default=False),
+        norm=False,
+    )
+    if kind == "mamba":
+        m = replace(m, dt_rank=auto(config, "time_step_rank", -(-hidden // 16)))
+        mamba1_layers(build, hidden, build.all, m, "backbone.layers.{}.mixer.")
+    else:
+        inner, head_dim = hidden * config.whole("expand", default=2), config.whole("head_dim", default=64)
+        m = replace(
+            m,
+            heads=config.whole("num_heads", default=inner // head_dim),
+            head_dim=head_dim,
+            groups=config.whole("n_groups", default=8),
+            norm=config.flag("rms_norm", default=True),
+        )
+        mamba2_layers(build, hidden, build.all, m, "backbone.layers.{}.mixer.")
+    build.add("token_embd", (hidden, vocab), module="backbone.embeddings")
+    build.add("output_norm", (hidden,), module="backbone.norm_f")
+    if not tied:
+        build.add("output", (hidden, vocab), module="lm_head")
+    build.norms(build.all, hidden, "attn_norm")
+    return Shape(
+        build=build, hidden_size=hidden, vocab_size=vocab, context=context_of(config, 1048576), tied_embeddings=tied,
+        gguf_architecture=kind,
+    )  # fmt: skip
+
+
+@family("mamba", architectures=("MambaForCausalLM",))
+def mamba(config: Config) -> Shape:
+    """Mamba 1."""
+    return pure_mamba(config, "mamba")
+
+
+@family("mamba2", architectures=("Mamba2ForCausalLM",))
+def mamba2(config: Config) -> Shape:
+    """Mamba 2."""
+    return pure_mamba(config, "mamba2")
+
+
+def prefixed_mamba2(config: Config, hidden: int, *, norm: bool, groups: int = 1) -> Mamba:
+    """The mamba_* keys Falcon-H1, Granite 4 and Bamba share."""
+    heads = config.whole("mamba_n_heads", default=128)
+    expand = config.whole("mamba_expand", default=2)
+    inner = config.whole("mamba_d_ssm", default=hidden * expand)
+    return Mamba(
+        heads=heads,
+        head_dim=auto(config, "mamba_d_head", inner // heads),
+        state=config.whole("mamba_d_state", default=256),
+        kernel=config.whole("mamba_d_conv", default=4),
+        groups=config.whole("mamba_n_groups", default=groups),
+        conv_bias=config.flag("mamba_conv_bias", default=True),
+        bias=config.flag("mamba_proj_bias", default=False),
+        norm=norm,
+    )
+
+
+@family("falcon_h1", architectures=("FalconH1ForCausalLM",))
+def falcon_h1(config: Config) -> Shape:
+    """Every layer has attention and Mamba 2 side by side."""
+    d = Decoder.read(config, context=8192, kv_heads=8)
+    m = prefixed_mamba2(config, d.hidden, norm=config.flag("mamba_rms_norm", default=False))
+    d.build.add("token_embd", (d.hidden, d.vocab), module="model.embed_tokens")
+    d.build.add("output_norm", (d.hidden,), module="model.final_layernorm")
+    if not d.tied:
+        d.build.add("output", (d.hidden, d.vocab), module="lm_head")
+    d.attention(bias=config.flag("attention_bias", default=False))
+    d.cache()
+    mamba2_layers(d.build, d.hidden, d.all, m, "model.layers.{}.mamba.")
+    d.feed_forward(bias=config.flag("mlp_bias", default=False), module="model.layers.{}.feed_forward.")
+    d.norms("attn_norm", "ffn_norm")
+    d.rope()
+    return d.shape("falcon-h1")
+
+
+@family("granitemoehybrid", architectures=("GraniteMoeHybridForCausalLM",))
+def granite_hybrid(config: Config) -> Shape:
+    """Mamba 2 layers with a few of attention; a shared feed-forward beside the experts, or alone where there are none."""
+    d = Decoder.read(config, tied=True)
+    n = d.build.n
+    kinds = layer_kinds(config, n, ["mamba"] * n, ("full", "mamba"), "layer_types")
+    attention, mamba = of_kind(kinds, "full"), of_kind(kinds, "mamba")
+    bias = config.flag("attention_bias", default=False)
+    d.embeddings()
+    d.attention(attention, bias=bias, out_bias=bias)
+    d.cache(kinds)
+    if mamba:
+        mamba2_layers(d.build, d.hidden, mamba, prefixed_mamba2(config, d.hidden, norm=True), "model.layers.{}.mamba.")
+    experts = config.whole("num_local_experts", default=8, low=0)
+    shared = config.whole("shared_intermediate_size", default=1024, low=0)
+    if experts:
+        d.experts(
+            d.all, experts, config.whole("num_experts_per_tok", default=2), config.whole("intermediate_size"), shared_dim=shared,
+            module="model.layers.{}.block_sparse_moe.", router="router.layer", shared="shared_mlp.",
+        )  # fmt: skip
+    elif shared:
+        d.feed_forward(ffn_dim=shared, module="model.layers.{}.shared_mlp.")
+    d.norms("attn_norm", "ffn_norm")
+    if config.text("position_embedding_type", default="nope") == "rope":
+        d.rope()
+    return d.shape("granitehybrid")
+
+
+@family("jamba", architectures=("JambaForCausalLM",))
+def jamba(config: Config) -> Shape:
+    """Mamba 1 with attention every attn_layer_period layers and experts every expert_layer_period."""
+    d = Decoder.read(config, kv_heads=8, context=262144)
+    n = d.build.n
+    period, offset = config.whole("attn_layer_period", default=8), config.whole("attn_layer_offset", default=4, low=0)
+    e_period, e_offset = (
+        config.whole("expert_layer_period", default=2),
+        config.whole("expert_layer_offset", default=1, low=0),
+    )
+    kinds = ["full" if i % period == offset else "mamba" for i in range(n)]
+    kinds = list(layer_kinds(config, n, kinds, ("full", "mamba"), "layers_block_type"))
+    inner = d.hidden * config.whole("mamba_expand", default=2)
+    m = Mamba(
+        heads=1, head_dim=inner, state=config.whole("mamba_d_state", default=16), kernel=config.whole("mamba_d_conv", default=4),
+        dt_rank=auto(config, "mamba_dt_rank", -(-d.hidden // 16)),
+        conv_bias=config.flag("mamba_conv_bias", default=True), bias=config.flag("mamba_proj_bias", default=False),
+    )  # fmt: skip
+    d.embeddings()
+    d.attention(of_kind(kinds, "full"))
+    d.cache(kinds)
+    mamba1_layers(d.build, d.hidden, of_kind(kinds, "mamba"), m, "model.layers.{}.mamba.")
+    experts = config.whole("num_experts", default=16)
+    sparse = [i for i in range(n) if i % e_period == e_offset] if experts > 1 else []
+    d.feed_forward([i for i in range(n) if i not in set(sparse)], module="model.layers.{}.feed_forward.")
+    if sparse:
+        d.experts(
+            sparse, experts, config.whole("num_experts_per_tok", default=2), config.whole("intermediate_size"),
+            module="model.layers.{}.feed_forward.", router="router",
+        )  # fmt: skip
+    d.norms("attn_norm", "ffn_norm")
+    return d.shape("jamba")
+
+
+# ---- gated delta net ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaNet:
+    """The widths of a gated delta net layer."""
+
+    key_heads: int
+    key_dim: int
+    value_heads: int
+    value_dim: int
+    kernel: int
+    dtype: str = ""
+
+    @classmethod
+    def read(cls, config: Config) -> DeltaNet:
+        """The linear_* keys."""
+        return cls(
+            key_heads=config.whole("linear_num_key_heads", default=16),
+            key_dim=config.whole("linear_key_head_dim", default=128),
+            value_heads=config.whole("linear_num_value_heads", default=32),
+            value_dim=config.whole("linear_value_head_dim", default=128),
+            kernel=config.whole("linear_conv_kernel_dim", default=4),
+            dtype=config.text("mamba_ssm_dtype", default=""),
+        )
+
+    @property
+    def conv(self) -> int:
+        """Channels of the convolution: q, k and v."""
+        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
+
+    def cache(self) -> Cache:
+        """What one layer keeps."""
+        return Cache(
+            kind="state", variant="gdn", heads=self.value_heads, head_dim=self.value_dim, state_dim=self.key_dim,
+            groups=self.key_heads, conv_kernel=self.kernel, dtype=self.dtype,
+        )  # fmt: skip
+
+
+def delta_net(d: Decoder, layers: Sequence[int], g: DeltaNet, *, joint: bool) -> None:
+    """Projections to q, k, v and the gate z, to beta and alpha, a convolution over q, k, v; `joint`: qkvz and ba are one tensor each."""
+    build, module = d.build, "model.layers.{}.linear_attn."
+    inner = g.value_heads * g.value_dim
+    build.add("attn_qkv", (d.hidden, g.conv), layers, module=module + ("in_proj_qkvz" if joint else "in_proj_qkv"))
+    build.add("attn_gate", (d.hidden, inner), layers, module=module + ("in_proj_qkvz" if joint else "in_proj_z"))
+    if joint:
+        build.add("ssm_ba", (d.hidden, 2 * g.value_heads), layers, module=module + "in_proj_ba")
+    else:
+        build.add("ssm_beta", (d.hidden, g.value_heads), layers, module=module + "in_proj_b")
+        build.add("ssm_alpha", (d.hidden, g.value_heads), layers, module=module + "in_proj_a")
+    build.add("ssm_conv1d", (g.kernel, g.conv), layers, module=module + "conv1d")
+    build.add("ssm_dt.bias", (g.value_heads,), layers, module=module + "dt_bias")
+    build.add("ssm_a", (g.value_heads,), layers, module=module + "A_log", dtype="F32")
+    build.add("ssm_norm", (g.value_dim,), layers, module=module + "norm")
+    build.add("ssm_out", (inner, d.hidden), layers, module=module + "out_proj")
+    build.keep(g.cache(), layers)
+
+
+def qwen_linear(config: Config, gguf: str, *, joint: bool, sparse: bool) -> Shape:
+    """Three gated delta nets to one gated full attention; dense or with experts; an MTP block."""
+    d = Decoder.read(config, context=262144 if joint else 32768, kv_heads=2, head_dim=256)
+    n = d.build.n
+    interval = config.whole("full_attention_interval", default=4)
+    kinds = layer_kinds(config, n, every(n, interval, "linear", "full"), ("full", "linear"))
+    dense_layers, sparse_layers = qwen_sparse(config, n) if sparse else (tuple(d.all), ())
+    bias = config.flag("attention_bias", default=False)
+    gate = config.flag("attn_output_gate", default=True)
+    config.flag("use_sliding_window", default=False)
+
+    def feed(one: Decoder, dense: Sequence[int], sparse: Sequence[int]) -> None:
+        if sparse:
+            qwen_moe_layers(one, dense, sparse, shared=True)
+        else:
+            one.feed_forward(dense)
+
+    d.embeddings()
+    full = of_kind(kinds, "full")
+    d.attention(full, bias=bias, out_bias=bias, qk_norm=(d.head_dim, d.head_dim), gate=gate)
+    d.cache(kinds)
+    if linear := of_kind(kinds, "linear"):
+        delta_net(d, linear, DeltaNet.read(config), joint=joint)
+    feed(d, dense_layers, sparse_layers)
+    d.norms("attn_norm", "post_attention_norm")
+    d.rope(partial=0.25)
+
+    def mtp(one: Decoder, layers: range) -> None:
+        one.attention(layers, bias=bias, out_bias=bias, qk_norm=(d.head_dim, d.head_dim), gate=gate)
+        feed(one, () if sparse else layers, layers if sparse else ())
+        one.norms("attn_norm", "post_attention_norm", layers=layers)
+
+    d.mtp(config.whole("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, low=0), mtp)
+    return d.shape(gguf)
+
+
+@family("qwen3_next", architectures=("Qwen3NextForCausalLM",))
+def qwen3_next(config: Config) -> Shape:
+    """Experts with a gated shared one; the state in the model's own dtype."""
+    return qwen_linear(config, "qwen3next", joint=True, sparse=True)
+
+
+@family("qwen3_5_text", architectures=("Qwen3_5ForCausalLM",))
+def qwen3_5(config: Config) -> Shape:
+    """The dense one."""
+    return qwen_linear(config, "qwen35", joint=False, sparse=False)
+
+
+@family("qwen3_5_moe_text", architectures=("Qwen3_5MoeForCausalLM",))
+def qwen3_5_moe(config: Config) -> Shape:
+    """The one with experts."""
+    return qwen_linear(config, "qwen35moe", joint=False, sparse=True)
+
+
+# ---- Nemotron-H ---------------------------------------------------------------------------------------------------------
+
+LETTERS = {"M": "mamba", "*": "full", "-": "mlp", "E": "moe"}
+
+
+def nemotron_kinds(config: Config, pattern: str, words: str) -> tuple[str, ...]:
+    """Layer kinds from a pattern of letters or from a list of words."""
+    listed = config.entries(words, default=())
+    if listed:
+        return layer_kinds(config, len(listed), (), ("mamba", "full", "mlp", "moe"), words)
+    text = config.text(pattern, default="")
+    for letter in text:
+        if letter not in LETTERS:
+            raise UnsupportedModel(
+                f"{config.place}: {pattern} has the letter {short(letter)}, a kind of layer not modelled here."
+            )
+    return tuple(LETTERS[letter] for letter in text)
+
+
+@family("nemotron_h", architectures=("NemotronHForCausalLM",))
+def nemotron_h(config: Config) -> Shape:
+    """One thing a layer: Mamba 2, attention, a feed-forward or experts, in a written-out order; the state in 32 bits."""
+    d = Decoder.read(config, context=4096, kv_heads=8, head_dim=128)
+    kinds = nemotron_kinds(config, "hybrid_override_pattern", "layers_block_type")
+    if len(kinds) != d.build.n:
+        d.build = Build(len(kinds))
+    m = Mamba(
+        heads=config.whole("mamba_num_heads", default=128), head_dim=config.whole("mamba_head_dim", default=64),
+        state=config.whole("ssm_state_size", default=128), kernel=config.whole("conv_kernel", default=4),
+        groups=config.whole("n_groups", "mamba_n_groups", default=8), conv_bias=config.flag("use_conv_bias", default=True),
+        bias=config.flag("use_bias", "mamba_proj_bias", default=False),
+        dtype=config.text("mamba_ssm_cache_dtype", default="float32"),
+    )  # fmt: skip
+
+    def fill(one: Decoder, numbers: Sequence[int], kinds: Sequence[str]) -> None:
+        layers = {kind: [i for i, k in zip(numbers, kinds, strict=True) if k == kind] for kind in set(kinds)}
+        mixer = "backbone.layers.{}.mixer."
+        if found := layers.get("mamba"):
+            mamba2_layers(one.build, one.hidden, found, m, mixer)
+        one.attention(layers.get("full", ()), bias=config.flag("attention_bias", default=False), module=mixer)
+        if found := layers.get("mlp"):
+            one.feed_forward(found, gated=False, bias=config.flag("mlp_bias", default=False), module=mixer)
+        if found := layers.get("moe"):
+            nemotron_experts(one, found, mixer)
+        one.norms("attn_norm", layers=numbers)
+
+    d.build.add("token_embd", (d.hidden, d.vocab), module="backbone.embeddings")
+    d.build.add("output_norm", (d.hidden,), module="backbone.norm_f")
+    if not d.tied:
+        d.build.add("output", (d.hidden, d.vocab), module="lm_head")
+    fill(d, d.all, kinds)
+    d.cache(kinds)
+    if blocks := config.whole("num_nextn_predict_layers", default=0, low=0):
+        one_block = nemotron_kinds(config, "mtp_hybrid_override_pattern", "mtp_layers_block_type")
+        d.mtp(blocks * len(one_block), lambda one, layers: fill(one, layers, one_block * blocks), joint=False)
+    return d.shape("nemotron_h_moe" if "moe" in kinds else "nemotron_h")
+
+
+def nemotron_experts(d: Decoder, layers: Sequence[int], mixer: str) -> None:
+    """Experts without a gate, on a latent of the hidden width where moe_latent_size says so; the shared one on the whole width."""
+    config, build = d.config, d.build
+    latent = config.whole("moe_latent_size", default=0, low=0)
+    experts, dim = config.whole("n_routed_experts"), config.whole("moe_intermediate_size")
+    width = latent or d.hidden
+    build.add("ffn_gate_inp", (d.hidden, experts), layers, module=mixer + "gate")
+    build.add("exp_probs_b.bias", (experts,), layers, dtype="F32", module=mixer + "gate.e_score_correction_bias")
+    build.add("ffn_up_exps", (width, dim, experts), layers, module=mixer + "experts.*.up_proj")
+    build.add("ffn_down_exps", (dim, width, experts), layers, module=mixer + "experts.*.down_proj")
+    if latent:
+        build.add("ffn_latent_down", (d.hidden, latent), layers, module=mixer + "fc1_latent_proj")
+        build.add("ffn_latent_up", (latent, d.hidden), layers, module=mixer + "fc2_latent_proj")
+    shared = config.whole("moe_shared_expert_intermediate_size", default=0, low=0) * config.whole(
+        "n_shared_experts", default=1, low=0
+    )
+    if shared:
+        build.add("ffn_up_shexp", (d.hidden, shared), layers, module=mixer + "shared_experts.up_proj")
+        build.add("ffn_down_shexp", (shared, d.hidden), layers, module=mixer + "shared_experts.down_proj")
+    build.wide(
+        [i for i in layers if i < build.n], experts=experts, experts_used=config.whole("num_experts_per_tok"),
+        expert_dim=dim, shared_dim=shared,
+    )  # fmt: skip
+
+
+# ---- Kimi delta attention ------------------------------------------------------------------------------------------------
+
+
+def kda_cache(heads: int, dim: int, kernel: int) -> Cache:
+    """What one KDA layer keeps: the convolution's memory of q, k and v, and a matrix a head in 32 bits."""
+    return Cache(
+        kind="state", variant="kda", heads=heads, head_dim=dim, state_dim=dim, groups=heads, conv_kernel=kernel, dtype="float32"
+    )  # fmt: skip
+
+
+def kda_layers(
+    d: Decoder, layers: Sequence[int], heads: int, dim: int, kernel: int, *, full_gate: bool = False
+) -> None:
+    """q, k, v each with a convolution, a decay through a low rank, an output gate through a low rank (`full_gate`: at once)."""
+    build, module, inner = d.build, "model.layers.{}.self_attn.", heads * dim
+    for letter in "qkv":
+        build.add(f"attn_{letter}", (d.hidden, inner), layers, module=f"{module}{letter}_proj")
+        build.add(f"ssm_conv1d_{letter}", (kernel, inner), layers, module=f"{module}{letter}_conv1d", dtype="F32")
+    build.add("ssm_f_a", (d.hidden, dim), layers, module=module + "f_a_proj")
+    build.add("ssm_f_b", (dim, inner), layers, module=module + "f_b_proj")
+    build.add("ssm_dt.bias", (inner,), layers, module=module + "dt_bias", dtype="F32")
+    build.add("ssm_beta", (d.hidden, heads), layers, module=module + "b_proj")
+    build.add("ssm_a", (heads,), layers, module=module + "A_log", dtype="F32")
+    if full_gate:
+        build.add("ssm_g", (d.hidden, inner), layers, module=module + "g_proj")
+    else:
+        build.add("ssm_g_a", (d.hidden, dim), layers, module=module + "g_a_proj")
+        build.add("ssm_g_b", (dim, inner), layers, module=module + "g_b_proj")
+    build.add("ssm_norm", (dim,), layers, module=module + "o_norm")
+    build.add("attn_output", (inner, d.hidden), layers, module=module + "o_proj")
+    build.keep(kda_cache(heads, dim, kernel), layers)
+    build.wide(layers, heads=heads)
+
+
+@family("kimi_linear", architectures=("KimiLinearForCausalLM",))
+def kimi_linear(config: Config) -> Shape:
+    """KDA layers with a few of latent attention without rotary positions; experts after the first dense layers."""
+    from fitkit.sources.config.latent import latent_attention, latent_cache, latent_sizes, note_latent
+    from fitkit.sources.config.moe import shared_experts, sparse_layers
+
+    d = Decoder.read(config, context=4096)
+    n = d.build.n
+    linear = config.view("linear_attn_config")
+    if linear is None:
+        raise UnsupportedModel(f"{config.place} has no linear_attn_config, which says which layers are KDA.")
+    full = tuple(
+        sorted(
+            i - 1
+            for i in linear.wholes("full_attn_layers", count=len(linear.entries("full_attn_layers")), low=1, high=n)
+        )
+    )
+    kda = tuple(
+        sorted(i - 1 for i in linear.wholes("kda_layers", count=len(linear.entries("kda_layers")), low=1, high=n))
+    )
+    sizes = latent_sizes(config)
+    d.embeddings()
+    latent_attention(d, full, sizes)
+    d.build.keep(latent_cache(sizes), full)
+    kda_layers(
+        d, kda, linear.whole("num_heads"), linear.whole("head_dim"), linear.whole("short_conv_kernel_size", default=4),
+        full_gate=linear.flag("use_full_rank_gate", default=False),
+    )  # fmt: skip
+    dense, sparse = sparse_layers(config, n)
+    if dense:
+        d.feed_forward(dense)
+    shared_experts(d, sparse)
+    d.norms("attn_norm", "ffn_norm")
+    note_latent(d, sizes)
+    if not config.flag("mla_use_nope", default=False):
+        d.rope(sizes.rope)
+    return d.shape("kimi-linear", dense_layers=len(dense))

@@ -24,6 +24,13 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
         from fitkit.sources.config import model_from_config
 
         return model_from_config(source)
+    if isinstance(source, str) and not Path(source).exists():
+        from fitkit.sources.catalog import catalog_model, unknown_model
+
+        model = catalog_model(source)
+        if model is None:
+            raise unknown_model(source)
+        return model
     raise BadInput(f"Not read yet: {short(source)}.")
 
 

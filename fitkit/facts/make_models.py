@@ -1,0 +1,199 @@
+"""Makes models.csv from a folder of facts: `python -m fitkit.facts.make_models FACTS_DIR`.
+
+FACTS_DIR holds configs/*/*/config.json with index.csv (published totals, how many sources agree) and params.csv (downloads, license). A row keeps only the numbers that the family's function reads; each is built again
+from its own text and must give the same model. What no family reads yet is listed and left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fitkit.errors import FitError
+from fitkit.facts import fold, headers, shape
+
+if TYPE_CHECKING:
+    from fitkit.model import Model
+
+COLUMNS = (
+    "name", "repo", "aliases", "task", "family", "params", "active_params", "layers", "layer_kinds", "context", "vocab", "quant",
+    "gguf_header_bytes", "header_basis", "downloads", "license", "released", "agree", "published_params", "why", "shape", "source", "checked",
+)  # fmt: skip
+CHECKED = "2026-10-31"
+_EMBEDDING = re.compile(r"embed|rerank|bge-|e5-|gte-|minilm|bert", re.IGNORECASE)
+_TWIN = re.compile(
+    r"-(instruct|chat|it|hf|base|pt|bf16)(?=-|$)", re.IGNORECASE
+)  # of one shape, told apart by training only
+_MAKER = re.compile(r"^(meta|nvidia)-(?=llama|nemotron)", re.IGNORECASE)
+
+
+@dataclass(slots=True)
+class Entry:
+    """A model found: its facts, and the twins that share its shape."""
+
+    repo: str
+    model: Model
+    shape: str
+    facts: dict[str, str]
+    params: dict[str, str]
+    twins: list[str] = field(default_factory=list)
+    name: str = ""
+
+    @property
+    def downloads(self) -> int:
+        """A month's downloads from the hub."""
+        return int(self.facts["hf_downloads"] or self.params.get("hf_downloads") or 0)
+
+    @property
+    def tail(self) -> str:
+        """The repository's own part of its id, in lower case, without the maker's name in front."""
+        return _MAKER.sub("", self.repo.split("/")[-1]).lower().replace("_", ".")
+
+    @property
+    def short(self) -> str:
+        """The tail without what tells twins apart."""
+        return _TWIN.sub("", self.tail)
+
+
+def main(folder: Path) -> None:
+    """Write models.csv beside this file."""
+    found, refused = read(folder)
+    entries = merged(sorted(found, key=lambda entry: (-entry.downloads, entry.repo)))
+    name_all(entries)
+    taken = {fold(text) for entry in entries for text in (entry.name, entry.repo, *entry.twins)}
+    path = Path(__file__).with_name("models.csv")
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows(row(entry, taken) for entry in entries)
+    for text in refused:
+        print("left out:", text)
+    print(f"{len(entries)} rows for {len(found)} models; {len(refused)} left out")
+
+
+def read(folder: Path) -> tuple[list[Entry], list[str]]:
+    """Every config that a family reads, and a sentence for each that none does."""
+    from fitkit.sources.config import model_from_view
+    from fitkit.sources.config.view import Config
+
+    params = {line["model"]: line for line in _table(folder / "params.csv")}
+    found, refused = [], []
+    for line in _table(folder / "index.csv"):
+        path = folder / "configs" / line["path"]
+        if not path.is_file():
+            continue
+        view = Config(json.loads(path.read_text(encoding="utf-8")), "config")
+        try:
+            model = model_from_view(view, name="-", source="-")
+            text = shape.encode(view.recorded())
+            again = model_from_view(Config(shape.decode(text)), name="-", source="-")
+        except FitError as error:
+            refused.append(f"{line['model']}: {error}")
+            continue
+        if again != model:
+            refused.append(f"{line['model']}: what was read of its config does not give the same model again")
+            continue
+        found.append(Entry(line["model"], model, text, line, params.get(line["model"], {})))
+    return found, refused
+
+
+def merged(entries: Iterable[Entry]) -> list[Entry]:
+    """One entry for models of one maker that differ in training only."""
+    out: dict[tuple[str, str, Model], Entry] = {}
+    for entry in entries:
+        key = (entry.repo.split("/")[0], entry.short, entry.model)
+        if key in out:
+            out[key].twins.append(entry.repo)
+        else:
+            out[key] = entry
+    return list(out.values())
+
+
+def name_all(entries: list[Entry]) -> None:
+    """A short name each, the most downloaded first: gemma keeps its -it, since both kinds are named that way everywhere."""
+    taken: set[str] = set()
+    for entry in entries:
+        tail = re.sub(r"-(instruct|chat|hf|bf16)(?=-|$)", "", entry.tail)
+        base = f"{tail}-base" if "instruct" not in entry.tail and "chat" not in entry.tail else entry.tail
+        org = entry.repo.split("/")[0].lower()
+        entry.name = next(
+            name for name in (tail, entry.tail, base, f"{org}-{tail}", f"{org}-{entry.tail}") if fold(name) not in taken
+        )
+        taken.add(fold(entry.name))
+
+
+def row(entry: Entry, taken: set[str]) -> list[object]:
+    """One line of the table."""
+    from fitkit.sources.catalog import layer_kinds
+
+    model, line = entry.model, entry.facts
+    names = []
+    for name in (entry.repo, *entry.twins, *_others(entry)):
+        if name in (entry.repo, *entry.twins) or fold(name) not in taken:
+            taken.add(fold(name))
+            names.append(name)
+    size, basis = headers.header_bytes(model.family, model.vocab_size)
+    published = line["params_hf_total"]
+    return [
+        entry.name, entry.repo, "|".join(names), "embedding" if _EMBEDDING.search(entry.repo) else "text", model.family, model.params,
+        model.active_params, len(model.layers), layer_kinds(model.layers), model.context, model.vocab_size, model.quant, size, basis,
+        entry.downloads, entry.params.get("license", ""), entry.params.get("release_date", ""), line["verified"], published,
+        why(model.params, published, line), entry.shape, _source(line), CHECKED,
+    ]  # fmt: skip
+
+
+def why(params: int, published: str, line: dict[str, str]) -> str:
+    """The reason why the published total is another one; empty where it is ours."""
+    check = line["param_check"]
+    if not published:
+        return "no total is published"
+    if params == int(published):
+        return ""
+    more = int(published) - params
+    if "reference total is rounded" in check:
+        return "the published total is a rounded figure"
+    if "untied lm_head copy" in check:
+        return "the checkpoint stores the tied head a second time"
+    if "omits lm_head" in check:
+        return "the checkpoint leaves the head out"
+    if "mtp" in check or "MTP" in check:
+        return f"the checkpoint also holds {more:,} parameters that are not loaded by default (MTP blocks, a second head or vision parts)"
+    if "quantized total" in check or model_is_packed(line):
+        return "the published total counts packed elements and scales"
+    if "buffers" in check or abs(more) <= 1e-4 * params:
+        return f"the published total counts {more:,} elements of buffers, masks or scales"
+    return f"differs by {more:,}; not explained"
+
+
+def model_is_packed(line: dict[str, str]) -> bool:
+    """Whether its name says that it is a quantized checkpoint."""
+    return bool(re.search(r"fp8|nvfp4|awq|gptq|int4|int8|w4a16|w8a8|4bit", line["model"], re.IGNORECASE))
+
+
+def _others(entry: Entry) -> Iterable[str]:
+    """Names people also use: the tail alone, without twins' words, without a version or a maker."""
+    for repo in (entry.repo, *entry.twins):
+        tail = repo.split("/")[-1]
+        yield tail
+        yield _TWIN.sub("", tail)
+    yield entry.short
+    yield re.sub(r"-v\d(\.\d)?$", "", entry.short)
+
+
+def _source(line: dict[str, str]) -> str:
+    return line["source"] + (" (rebuilt from published dimensions)" if line["kind"] == "reconstructed" else "")
+
+
+def _table(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

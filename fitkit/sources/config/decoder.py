@@ -93,7 +93,7 @@ class Decoder:
             context=self.context,
             tied_embeddings=self.tied,
             gguf_architecture=gguf,
-            extra={**self.extra, **extra},
+            extra={**self.extra, **served_context(self.config, self.context), **extra},
         )
 
     # ---- parts ---------------------------------------------------------------------------------------------------------
@@ -186,6 +186,23 @@ def context_of(config: Config, default: int) -> int:
         "max_position_embeddings", "max_sequence_length", "seq_length", "n_positions", "max_seq_len", "n_ctx",
         "model_max_length", default=default,
     )  # fmt: skip
+
+
+def served_context(config: Config, context: int) -> dict[str, int]:
+    """`served_context` where vLLM serves another length unless told: longrope's original, or what a linear factor makes of it.
+
+    Source: vLLM 0.33, config/model.py; Gemma 3's length is scaled already.
+    """
+    said = config.view("rope_parameters") or config.view("rope_scaling")
+    if said is None:
+        return {}
+    kind = said.text("rope_type", "type", default="default")
+    length = context
+    if kind == "longrope":
+        length = config.whole("original_max_position_embeddings", default=context)
+    elif kind in ("linear", "dynamic") and not config.text("model_type", default="").startswith("gemma3"):
+        length = int(context * said.number("factor", default=1.0))
+    return {"served_context": length} if length != context else {}
 
 
 def layer_kinds(

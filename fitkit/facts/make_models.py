@@ -10,13 +10,14 @@ import csv
 import json
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fitkit.errors import FitError
-from fitkit.facts import fold, headers, shape
+from fitkit.facts import fold, headers, rows, shape
 
 if TYPE_CHECKING:
     from fitkit.model import Model
@@ -30,6 +31,7 @@ _EMBEDDING = re.compile(r"embed|rerank|bge-|e5-|gte-|minilm|bert", re.IGNORECASE
 _TWIN = re.compile(
     r"-(instruct|chat|it|hf|base|pt|bf16)(?=-|$)", re.IGNORECASE
 )  # of one shape, told apart by training only
+_VERSION = re.compile(r"(?<=\db)-v\d+(\.\d+)?$")
 _MAKER = re.compile(r"^(meta|nvidia)-(?=llama|nemotron)", re.IGNORECASE)
 
 
@@ -44,6 +46,7 @@ class Entry:
     params: dict[str, str]
     twins: list[str] = field(default_factory=list)
     name: str = ""
+    aliases: list[str] = field(default_factory=list)
 
     @property
     def downloads(self) -> int:
@@ -53,27 +56,28 @@ class Entry:
     @property
     def tail(self) -> str:
         """The repository's own part of its id, in lower case, without the maker's name in front."""
-        return _MAKER.sub("", self.repo.split("/")[-1]).lower().replace("_", ".")
+        return _tail(self.repo)
 
     @property
     def short(self) -> str:
         """The tail without what tells twins apart."""
-        return _TWIN.sub("", self.tail)
+        return _short(self.repo)
 
 
 def main(folder: Path) -> None:
     """Write models.csv beside this file."""
     found, refused = read(folder)
     entries = merged(sorted(found, key=lambda entry: (-entry.downloads, entry.repo)))
+    add_copies(entries, _table(folder / "params.csv"))
     name_all(entries)
-    taken = {fold(text) for entry in entries for text in (entry.name, entry.repo, *entry.twins)}
+    alias_all(entries)
     path = Path(__file__).with_name("models.csv")
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(COLUMNS)
-        writer.writerows(row(entry, taken) for entry in entries)
+        writer.writerows(row(entry) for entry in entries)
     for text in refused:
-        print("left out:", text)
+        print("left out:", text[:160])
     print(f"{len(entries)} rows for {len(found)} models; {len(refused)} left out")
 
 
@@ -115,11 +119,30 @@ def merged(entries: Iterable[Entry]) -> list[Entry]:
     return list(out.values())
 
 
+def add_copies(entries: list[Entry], published: list[dict[str, str]]) -> None:
+    """Repositories that hold the same model again: same name but for the maker, same published shape, total and context."""
+    keys = ("architecture", "layers", "hidden", "heads", "kv_heads", "vocab", "params_total", "context_length")
+    by_name = {entry.short: entry for entry in reversed(entries) if entry.params and not entry.model.quant}
+    known = {repo for entry in entries for repo in (entry.repo, *entry.twins)}
+    for line in published:
+        entry = by_name.get(_short(line["model"]))
+        if (
+            entry
+            and line["model"] not in known
+            and "mlx" not in line["model"].lower()
+            and all(line[key] == entry.params[key] for key in keys)
+        ):
+            entry.twins.append(line["model"])
+
+
 def name_all(entries: list[Entry]) -> None:
     """A short name each, the most downloaded first: gemma keeps its -it, since both kinds are named that way everywhere."""
     taken: set[str] = set()
+    unversioned = Counter(_VERSION.sub("", entry.short) for entry in entries)
     for entry in entries:
         tail = re.sub(r"-(instruct|chat|hf|bf16)(?=-|$)", "", entry.tail)
+        if unversioned[_VERSION.sub("", entry.short)] == 1:
+            tail = _VERSION.sub("", tail)
         base = f"{tail}-base" if "instruct" not in entry.tail and "chat" not in entry.tail else entry.tail
         org = entry.repo.split("/")[0].lower()
         entry.name = next(
@@ -128,20 +151,33 @@ def name_all(entries: list[Entry]) -> None:
         taken.add(fold(entry.name))
 
 
-def row(entry: Entry, taken: set[str]) -> list[object]:
+def alias_all(entries: list[Entry]) -> None:
+    """Every other name an entry answers to; where two could claim one, ids come first, then nicknames, then the more downloaded."""
+    nicknames: dict[str, list[str]] = {}
+    for line in rows("nicknames"):
+        nicknames.setdefault(line["repo"], []).append(line["name"])
+    taken = {fold(entry.name) for entry in entries}
+    for claims in (
+        lambda entry: (entry.repo, *entry.twins),
+        lambda entry: [name for repo in (entry.repo, *entry.twins) for name in nicknames.get(repo, ())],
+        _others,
+    ):
+        for entry in entries:
+            for name in claims(entry):
+                if fold(name) not in taken:
+                    taken.add(fold(name))
+                    entry.aliases.append(name)
+
+
+def row(entry: Entry) -> list[object]:
     """One line of the table."""
     from fitkit.sources.catalog import layer_kinds
 
     model, line = entry.model, entry.facts
-    names = []
-    for name in (entry.repo, *entry.twins, *_others(entry)):
-        if name in (entry.repo, *entry.twins) or fold(name) not in taken:
-            taken.add(fold(name))
-            names.append(name)
     size, basis = headers.header_bytes(model.family, model.vocab_size)
     published = line["params_hf_total"]
     return [
-        entry.name, entry.repo, "|".join(names), "embedding" if _EMBEDDING.search(entry.repo) else "text", model.family, model.params,
+        entry.name, entry.repo, "|".join(entry.aliases), "embedding" if _EMBEDDING.search(entry.repo) else "text", model.family, model.params,
         model.active_params, len(model.layers), layer_kinds(model.layers), model.context, model.vocab_size, model.quant, size, basis,
         entry.downloads, entry.params.get("license", ""), entry.params.get("release_date", ""), line["verified"], published,
         why(model.params, published, line), entry.shape, _source(line), CHECKED,
@@ -183,7 +219,15 @@ def _others(entry: Entry) -> Iterable[str]:
         yield tail
         yield _TWIN.sub("", tail)
     yield entry.short
-    yield re.sub(r"-v\d(\.\d)?$", "", entry.short)
+    yield _VERSION.sub("", entry.short)
+
+
+def _tail(repo: str) -> str:
+    return _MAKER.sub("", repo.split("/")[-1]).lower().replace("_", ".")
+
+
+def _short(repo: str) -> str:
+    return _TWIN.sub("", _tail(repo))
 
 
 def _source(line: dict[str, str]) -> str:

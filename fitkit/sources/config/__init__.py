@@ -135,4 +135,4 @@ def dtype_of(config: Config) -> str:
 
 def _load_families() -> None:
     """Import the family functions once, on the first config (no work at import)."""
-    from fitkit.sources.config import dense, hybrid, latent, moe, window  # noqa: F401
+    from fitkit.sources.config import compressed, dense, hybrid, latent, moe, window  # noqa: F401

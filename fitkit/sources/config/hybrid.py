@@ -10,7 +10,8 @@ from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.build import Build
 from fitkit.sources.config.decoder import Decoder, context_of, every, layer_kinds, of_kind
-from fitkit.sources.config.moe import qwen_moe_layers, qwen_sparse
+from fitkit.sources.config.latent import latent_attention, latent_cache, latent_sizes, note_latent
+from fitkit.sources.config.moe import EXPERTS, USED, qwen_moe_layers, qwen_sparse, shared_experts, sparse_layers
 from fitkit.sources.config.view import MOST_LAYERS, Config
 
 
@@ -132,7 +133,7 @@ def pure_mamba(config: Config, kind: str) -> Shape:
     build.norms(build.all, hidden, "attn_norm")
     return Shape(
         build=build, hidden_size=hidden, vocab_size=vocab, context=context_of(config, 1048576), tied_embeddings=tied,
-        gguf_architecture=kind,
+        gguf_architecture=kind, extra={"served_context": context_of(config, 2048)},  # no length in the file: vLLM's own default
     )  # fmt: skip
 
 
@@ -474,40 +475,66 @@ def kda_layers(
     build.wide(layers, heads=heads)
 
 
-@family("kimi_linear", architectures=("KimiLinearForCausalLM",))
+@family("kimi_linear", "kimi_k3_text", architectures=("KimiLinearForCausalLM",))
 def kimi_linear(config: Config) -> Shape:
-    """KDA layers with a few of latent attention without rotary positions; experts after the first dense layers."""
-    from fitkit.sources.config.latent import latent_attention, latent_cache, latent_sizes, note_latent
-    from fitkit.sources.config.moe import shared_experts, sparse_layers
+    """KDA layers with a few of latent attention without rotary positions; experts after the first dense layers.
 
+    Kimi K3 adds an output gate to the latent layers, experts on a latent of the hidden width, and scores by which
+    blocks of layers are read again.
+    """
     d = Decoder.read(config, context=4096)
-    n = d.build.n
     linear = config.view("linear_attn_config")
     if linear is None:
         raise UnsupportedModel(f"{config.place} has no linear_attn_config, which says which layers are KDA.")
-    full = tuple(
-        sorted(
-            i - 1
-            for i in linear.wholes("full_attn_layers", count=len(linear.entries("full_attn_layers")), low=1, high=n)
-        )
-    )
-    kda = tuple(
-        sorted(i - 1 for i in linear.wholes("kda_layers", count=len(linear.entries("kda_layers")), low=1, high=n))
-    )
     sizes = latent_sizes(config)
+    full = numbered(linear, "full_attn_layers", d.build.n)
     d.embeddings()
     latent_attention(d, full, sizes)
+    if config.flag("mla_use_output_gate", default=False):
+        gate = (d.hidden, d.heads * sizes.v_dim)
+        d.build.add("attn_gate", gate, full, module="model.layers.{}.self_attn.g_proj")
     d.build.keep(latent_cache(sizes), full)
     kda_layers(
-        d, kda, linear.whole("num_heads"), linear.whole("head_dim"), linear.whole("short_conv_kernel_size", default=4),
-        full_gate=linear.flag("use_full_rank_gate", default=False),
+        d, numbered(linear, "kda_layers", d.build.n), linear.whole("num_heads"), linear.whole("head_dim"),
+        linear.whole("short_conv_kernel_size", default=4), full_gate=linear.flag("use_full_rank_gate", default=False),
     )  # fmt: skip
-    dense, sparse = sparse_layers(config, n)
+    dense, sparse = sparse_layers(config, d.build.n)
     if dense:
         d.feed_forward(dense)
-    shared_experts(d, sparse)
+    latent = config.whole("routed_expert_hidden_size", default=0, low=0)
+    latent_experts(d, sparse, latent) if latent else shared_experts(d, sparse)
     d.norms("attn_norm", "ffn_norm")
+    if config.whole("attn_res_block_size", default=0, low=0):
+        d.norms("attn_res_norm", "attn_res_score", "ffn_res_norm", "ffn_res_score")
+        for role in ("output_res_norm", "output_res_score"):
+            d.build.add(role, (d.hidden,), module="model.output_attn_res")
     note_latent(d, sizes)
     if not config.flag("mla_use_nope", default=False):
         d.rope(sizes.rope)
-    return d.shape("kimi-linear", dense_layers=len(dense))
+    return d.shape("kimi-k3" if latent else "kimi-linear", dense_layers=len(dense))
+
+
+def numbered(linear: Config, key: str, n: int) -> tuple[int, ...]:
+    """Layer numbers that a file counts from 1."""
+    return tuple(sorted(i - 1 for i in linear.wholes(key, count=len(linear.entries(key)), low=1, high=n)))
+
+
+def latent_experts(d: Decoder, layers: Sequence[int], latent: int) -> None:
+    """Routed experts on `latent` values of the hidden width, projected down and up around them; shared ones on all of it."""
+    config, build, module = d.config, d.build, "model.layers.{}.block_sparse_moe."
+    experts, dim = config.whole(*EXPERTS), config.whole("moe_intermediate_size")
+    shared = dim * config.whole("num_shared_experts", default=0, low=0)
+    build.add("ffn_gate_inp", (d.hidden, experts), layers, module=module + "gate")
+    build.add("exp_probs_b.bias", (experts,), layers, dtype="F32", module=module + "gate.e_score_correction_bias")
+    build.add("ffn_routed_down", (d.hidden, latent), layers, module=module + "routed_expert_down_proj")
+    build.add("ffn_routed_up", (latent, d.hidden), layers, module=module + "routed_expert_up_proj")
+    if config.flag("latent_moe_use_norm", default=False):
+        build.add("ffn_routed_norm", (latent,), layers, module=module + "routed_expert_norm")
+    for role, name, n_in, n_out, s_in, s_out in (
+        ("ffn_gate", "gate_proj", latent, dim, d.hidden, shared),
+        ("ffn_up", "up_proj", latent, dim, d.hidden, shared),
+        ("ffn_down", "down_proj", dim, latent, shared, d.hidden),
+    ):
+        build.add(f"{role}_exps", (n_in, n_out, experts), layers, module=f"{module}experts.*.{name}")
+        build.add(f"{role}_shexp", (s_in, s_out), layers, module=f"{module}shared_experts.{name}")
+    build.wide(layers, experts=experts, experts_used=config.whole(*USED), expert_dim=dim, shared_dim=shared)

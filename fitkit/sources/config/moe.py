@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.decoder import Decoder, layer_kinds, of_kind
 from fitkit.sources.config.dense import windows_behind
@@ -179,3 +180,39 @@ def gpt_oss(config: Config) -> Shape:
     d.norms("attn_norm", "post_attention_norm")
     d.rope(dtype="F32")
     return d.shape("gpt-oss")
+
+
+@family("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text", architectures=("MiniMaxM3ForCausalLM",))
+def minimax_m3(config: Config) -> Shape:
+    """Ordinary grouped heads; most layers choose blocks of the context by an indexer of their own."""
+    d = Decoder.read(config, head_dim=128)
+    n, build = d.build.n, d.build
+    dense, sparse = sparse_layers(config, n)
+    d.embeddings()
+    d.attention(qk_norm=(d.head_dim, d.head_dim))
+    d.cache()
+    choice = config.view("sparse_attention_config")
+    if choice is not None:
+        chosen = tuple(i for i, on in enumerate(choice.wholes("sparse_attention_freq", count=n, default=0)) if on)
+        dim, heads = choice.whole("sparse_index_dim", default=128), choice.whole("sparse_num_index_heads", default=4)
+        module = "model.layers.{}.self_attn.index_"
+        build.add("indexer.q_proj", (d.hidden, heads * dim), chosen, module=module + "q_proj")
+        build.add("indexer.k_proj", (d.hidden, dim), chosen, module=module + "k_proj")
+        build.add("indexer.q_norm", (dim,), chosen, module=module + "q_norm")
+        build.add("indexer.k_norm", (dim,), chosen, module=module + "k_norm")
+        build.keep(Cache(kind="indexer", k_dim=dim), chosen)
+        d.extra.update(
+            index_heads=heads, index_head_dim=dim, index_block=choice.whole("sparse_block_size", default=128)
+        )
+    width = config.whole("moe_intermediate_size", "intermediate_size")
+    if dense:
+        d.feed_forward(dense, config.whole("dense_intermediate_size", "intermediate_size"))
+    config.raw("intermediate_size")
+    d.experts(
+        sparse, config.whole(*EXPERTS), config.whole(*USED), width, correction=config.flag("use_routing_bias", default=False),
+        shared_dim=config.whole("shared_intermediate_size", default=width) * config.whole("n_shared_experts", default=0, low=0),
+        module="model.layers.{}.block_sparse_moe.",
+    )  # fmt: skip
+    d.norms("attn_norm", "ffn_norm")
+    d.rope(partial=0.5)
+    return d.shape("minimax-m3", router_dtype="F32", dense_layers=len(dense))

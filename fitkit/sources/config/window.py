@@ -234,3 +234,57 @@ def mimo_v2(config: Config) -> Shape:
     d.norms("attn_norm", "ffn_norm")
     d.rope(partial=0.334, local=True)
     return d.shape("mimo2", router_dtype="F32", dense_layers=len(dense))
+
+
+@family("step3p7", "step3p5", "step3p7_text", architectures=("Step3p7FlashForCausalLM", "Step3p5ForCausalLM"))
+def step3(config: Config) -> Shape:
+    """Windows with more query heads than the full layers, a gate a head, experts with a shared one after the dense layers."""
+    d = Decoder.read(config, context=128000, head_dim=128, kv_heads=config.whole("num_attention_groups", default=8))
+    n, build = d.build.n, d.build
+    kinds = layer_kinds(config, n, ["sliding" if i % 4 else "full" for i in range(n)], ("full", "sliding"))
+    window = config.whole("sliding_window", default=512)
+    other = config.view("attention_other_setting")
+    wide = other.whole("num_attention_heads", default=d.heads) if other else d.heads
+    wide = config.whole("num_sliding_attention_heads", default=wide)
+    gate = config.flag("use_head_wise_attn_gate", default=True)
+    dense, sparse = step_sparse(config, n)
+
+    def block(one: Decoder, layers: Sequence[int], heads: int) -> None:
+        one.build.attention(layers, one.hidden, heads, one.kv_heads, one.head_dim, qk_norm=(one.head_dim, one.head_dim))
+        if gate:
+            one.build.add("attn_gate", (one.hidden, heads), layers, module="model.layers.{}.self_attn.g_proj")
+
+    d.embeddings()
+    block(d, of_kind(kinds, "full"), d.heads)
+    block(d, of_kind(kinds, "sliding"), wide)
+    d.cache(kinds, window)
+    if dense:
+        d.feed_forward(dense)
+    d.experts(
+        sparse, config.whole("moe_num_experts", *EXPERTS, default=288), config.whole("moe_top_k", *USED, default=8),
+        config.whole("moe_intermediate_size", default=1280), correction=True, shared_dim=config.whole("share_expert_dim", default=1280),
+        module="model.layers.{}.moe.", shared="share_expert.",
+    )  # fmt: skip
+    d.norms("attn_norm", "ffn_norm")
+    d.rope(local=True)
+
+    def mtp(one: Decoder, layers: range) -> None:
+        block(one, layers, wide)
+        one.feed_forward(layers)
+        one.norms("attn_norm", "ffn_norm", layers=layers)
+        one.build.add(
+            "nextn.shared_head_head", (one.hidden, one.vocab), layers, module="model.layers.{}.shared_head.output"
+        )
+
+    d.mtp(config.whole("num_nextn_predict_layers", default=0, low=0), mtp)
+    return d.shape("step35", router_dtype="F32", dense_layers=len(dense))
+
+
+def step_sparse(config: Config, n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Step's expert layers: listed as a text of numbers, or the usual keys."""
+    listed = config.raw("moe_layers_enum")
+    if listed is None:
+        return sparse_layers(config, n)
+    words = listed.split(",") if isinstance(listed, str) else listed
+    numbers = {int(word) for word in words if str(word).strip().isdigit()}
+    return tuple(i for i in range(n) if i not in numbers), tuple(i for i in range(n) if i in numbers)

@@ -1,0 +1,149 @@
+"""vLLM's options under vLLM's names, with the defaults of the version asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Literal, TypeAlias
+
+from fitkit.errors import BadInput, UnknownName, short
+
+Release: TypeAlias = tuple[int, int, int]
+
+NEWEST, OLDEST = "0.33", "0.10"
+
+# What a start-up depends on, by version: (behaviour, last version seen without it, first version seen with it).
+# Source: the planning code of the released versions 0.10.2 to 0.33.0; what lies between two of a row was not looked at.
+CHANGES: tuple[tuple[str, str, str], ...] = (
+    ("utilization_0_92", "0.19.1", "0.20.2"),
+    ("subtracts_cuda_graphs", "0.19.1", "0.20.2"),
+    ("tokens_from_concurrency", "0.19.1", "0.20.2"),
+    ("concurrent_batches_in_flight", "0.24.0", "0.26.0"),
+    ("large_gpu_tier", "0.26.0", "0.28.0"),
+    ("one_log_line", "0.26.0", "0.28.0"),
+    ("reserves_null_block", "0.28.0", "0.30.0"),
+    ("prefill_checkpoint_block", "0.28.0", "0.30.0"),
+)
+
+# The names --kv-cache-dtype takes in 0.33; f16 is fitkit's common name for the model's own 16-bit type.
+KV_CACHE_DTYPES = (
+    "auto", "float16", "bfloat16", "fp8", "fp8_e4m3", "fp8_e5m2", "fp8_ds_mla", "nvfp4_ds_mla", "nvfp4",
+    "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head",
+    "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc",
+)  # fmt: skip
+SAME_KV_DTYPE = {"f16": "auto", "bf16": "auto", "float16": "auto", "bfloat16": "auto", "fp16": "auto"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VLLMSettings:
+    """Options of `vllm serve` that decide its memory; None means vLLM's own default for the GPU and the model.
+
+    `max_model_len` None is the model's own length, -1 the longest that fits. `limit_mm_per_prompt` maps a modality to
+    how many items a request may carry (all 0: the encoder is left out). `usage` "api" is the server, "llm" the offline
+    class; their batch defaults differ.
+
+    Source: vLLM 0.33.0, engine/arg_utils.py.
+    """
+
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    decode_context_parallel_size: int = 1
+    enable_expert_parallel: bool = False
+    max_model_len: int | None = None
+    kv_cache_dtype: str = "auto"
+    gpu_memory_utilization: float | None = None  # 0.92 since 0.20, 0.90 before
+    max_num_batched_tokens: int | None = None
+    max_num_seqs: int | None = None
+    block_size: int | None = None
+    enable_prefix_caching: bool | None = None
+    enforce_eager: bool = False
+    async_scheduling: bool = True
+    disable_hybrid_kv_cache_manager: bool = False
+    kv_cache_memory_bytes: int | None = None
+    dtype: str = "auto"
+    quantization: str | None = None
+    limit_mm_per_prompt: Mapping[str, int] | None = None
+    usage: Literal["api", "llm"] = "api"
+    version: str = NEWEST
+
+    def __post_init__(self) -> None:
+        release_of(self.version)
+        for name in ("tensor", "pipeline", "data", "decode_context"):
+            _whole(f"{name}_parallel_size", getattr(self, f"{name}_parallel_size"))
+        for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "kv_cache_memory_bytes"):
+            if getattr(self, name) is not None:
+                _whole(name, getattr(self, name))
+        if self.max_model_len not in (None, -1):
+            _whole("max_model_len", self.max_model_len)
+        if self.gpu_memory_utilization is None:
+            default = 0.92 if self.has("utilization_0_92") else 0.90
+            object.__setattr__(self, "gpu_memory_utilization", default)
+        elif isinstance(self.gpu_memory_utilization, bool) or not 0 < self.gpu_memory_utilization <= 1:
+            raise BadInput(
+                f"gpu_memory_utilization is {short(self.gpu_memory_utilization)}, where a number above 0 and up to 1 was expected."
+            )
+        if self.kv_cache_dtype not in KV_CACHE_DTYPES and self.kv_cache_dtype not in SAME_KV_DTYPE:
+            raise UnknownName.among("kv_cache_dtype", self.kv_cache_dtype, KV_CACHE_DTYPES)
+        if self.usage not in ("api", "llm"):
+            raise UnknownName.among("usage", self.usage, ("api", "llm"))
+        if self.dtype not in DTYPES:
+            raise UnknownName.among("dtype", self.dtype, DTYPES)
+        if self.decode_context_parallel_size > 1 and self.tensor_parallel_size % self.decode_context_parallel_size:
+            raise BadInput(
+                f"decode_context_parallel_size {self.decode_context_parallel_size} does not divide tensor_parallel_size "
+                f"{self.tensor_parallel_size}; vLLM lays the first inside the second."
+            )
+
+    @property
+    def utilization(self) -> float:
+        """The part of a GPU's memory vLLM asks for."""
+        return self.gpu_memory_utilization or 0.92
+
+    def has(self, behaviour: str) -> bool:
+        """Whether this version behaves in the newer way; a version between those looked at counts as the older."""
+        first = next(new for name, _, new in CHANGES if name == behaviour)
+        return release_of(self.version) >= release_of(first)
+
+    @property
+    def uncertain(self) -> tuple[str, ...]:
+        """What differs between the two versions looked at around this one, in words for a note."""
+        here = release_of(self.version)
+        return tuple(
+            f"{name} changed between {old} and {new}"
+            for name, old, new in CHANGES
+            if release_of(old) < here < release_of(new)
+        )
+
+    def __hash__(self) -> int:
+        return hash(tuple(_hashable(getattr(self, field.name)) for field in fields(self)))
+
+
+DTYPES = {"auto": "", "half": "F16", "float16": "F16", "bfloat16": "BF16", "float": "F32", "float32": "F32"}
+
+
+def release_of(version: str) -> Release:
+    """Major, minor and patch of "0.33" or "v0.20.2rc1"; BadInput where it is no version from 0.10 on."""
+    parts = str(version).removeprefix("v").split("+")[0].split(".")
+    numbers = []
+    for part in parts[:3]:
+        digits = part[: len(part) - len(part.lstrip("0123456789"))]
+        if not digits:
+            break
+        numbers.append(int(digits))
+        if digits != part:
+            break
+    if len(numbers) < 2:
+        raise BadInput(f"version is {short(version)}, where a vLLM version such as {NEWEST!r} was expected.")
+    if tuple(numbers) < (0, 10):
+        raise BadInput(f"vLLM {version} is older than {OLDEST}, the first version whose memory planning is modelled.")
+    return (numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else 99)
+
+
+def _whole(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise BadInput(f"{name} is {short(value)}, where a whole number from 1 on was expected.")
+
+
+def _hashable(value: object) -> object:
+    return tuple(sorted(value.items())) if isinstance(value, Mapping) else value

@@ -31,6 +31,11 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
         if model is None:
             raise unknown_model(source)
         return model
+    path = Path(source)
+    if path.suffix == ".gguf" and path.is_file():
+        from fitkit.sources.gguf import model_from_gguf
+
+        return model_from_gguf(path)
     raise BadInput(f"Not read yet: {short(source)}.")
 
 

@@ -15,6 +15,8 @@ _HOME = {
     "Cache": "model", "Layer": "model", "Model": "model", "Tensor": "model",
     "Gpu": "hardware", "Machine": "hardware", "machine": "hardware",
     "load": "sources",
+    "demand": "tables", "fit": "tables",
+    "Budget": "rules.published.budget", "Library": "rules.published.library", "Shard": "rules.published.shard",
 }  # fmt: skip
 
 __all__ = sorted(_HOME)
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
     from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel
     from fitkit.hardware import Gpu, Machine, machine
     from fitkit.model import Cache, Layer, Model, Tensor
+    from fitkit.rules.published.budget import Budget
+    from fitkit.rules.published.library import Library
+    from fitkit.rules.published.shard import Shard
     from fitkit.sources import load
+    from fitkit.tables import demand, fit
 
 
 def __getattr__(name: str) -> Any:

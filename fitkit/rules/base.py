@@ -29,6 +29,7 @@ class Job:
     gpu: Gpu | None = None  # None: not said (demand); rules that need one use their documented default
     engine: str = "llama.cpp"
     settings: Any = None  # an engine's settings object, a rule set's object, or None for the defaults
+    bits: float = 0.0  # a weight's nominal bits under `quant` (facts/quants.csv), for rules that count by them
     profile: Any = None  # a calibration (logs.py), None: the published constants
 
 

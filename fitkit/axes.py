@@ -1,0 +1,299 @@
+"""What a caller asks, read into plain axes: names resolved, values checked, engines and weights that go together."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from fitkit import facts
+from fitkit.errors import BadInput, UnknownName, short
+from fitkit.hardware import Gpu, Machine, all_machines, machine
+from fitkit.model import Model
+from fitkit.rules import Job, Rules, rules_for
+from fitkit.sources import load
+
+DEFAULT_CONTEXT = 8192
+MOST_CONTEXT, MOST_PARALLEL, MOST_GPUS = 2**31, 2**20, 2**20
+_SETTINGS_ENGINE = {"LlamaCpp": "llama.cpp", "VLLM": "vllm"}
+_ENGINE_WORDS = {"llamacpp": "llama.cpp", "llama.cpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang"}
+_SHOWN = {"llama.cpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
+_SPEAKS_OF = {
+    "budget": "vLLM",
+    "engine": "llama.cpp and vLLM",
+    "library": "llama.cpp and vLLM",
+    "shard": "vLLM, SGLang and llama.cpp",
+}
+_SHARD = {"llama.cpp": ("Q8_0", "Q4_K_M"), "vllm": ("BF16", "FP8"), "sglang": ("BF16", "FP8")}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """One model under one quantization, cache type, engine and rule set; what is left are context, requests, GPUs, machine."""
+
+    model: Model
+    quant: str
+    kv_dtype: str
+    engine: str
+    rules: str
+    bits: float
+    counted: Rules | None
+    settings: Any = None
+    profile: Any = None
+    refusal: str = ""  # why it cannot run at all
+
+    def job(self, gpus: int, gpu: Gpu | None = None, nodes: int = 1) -> Job:
+        """The rules' view of it on so many GPUs."""
+        return Job(
+            model=self.model,
+            quant=self.quant,
+            kv_dtype=self.kv_dtype,
+            gpus=gpus,
+            nodes=nodes,
+            gpu=gpu,
+            engine=self.engine,
+            settings=self.settings,
+            profile=self.profile,
+            bits=self.bits,
+        )
+
+    @property
+    def basis(self) -> str:
+        """Where the bytes come from: a header's own file type, else the shape."""
+        if self.model.basis == "estimate" and self.quant != own_quant(self.model):
+            return "arch"
+        return self.model.basis
+
+    @property
+    def tries(self) -> tuple[int, ...]:
+        """The numbers of requests tried where none is asked."""
+        return (4, 2, 1) if self.engine == "llama.cpp" else (1,)
+
+
+def asks(
+    models: Sequence[Model], quants: Any, kv_dtypes: Any, engine: Any, rules: Any, profile: Any = None
+) -> list[Ask]:
+    """Every combination of rule set, engine, model, quantization and cache type, in that order."""
+    out = []
+    for rule in many(rules):
+        rule_name, rule_settings = _rules(rule)
+        for named in many(engine):
+            engine_name, engine_settings = _engine(named)
+            counted = rules_for(rule_name, engine_name)
+            settings = engine_settings if rule_name == "engine" else rule_settings
+            for model in models:
+                for quant in quants_of(model, quants, engine_name):
+                    for kv in kv_dtypes_of(kv_dtypes, engine_name, engine_settings):
+                        ask = Ask(
+                            model=model,
+                            quant=quant,
+                            kv_dtype=kv,
+                            engine=engine_name,
+                            rules=rule_name,
+                            counted=counted,
+                            bits=bits_of(quant),
+                            settings=settings,
+                            profile=profile,
+                        )
+                        out.append(replace(ask, refusal=refusal(ask)))
+    return out
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+def many(value: Any) -> list[Any]:
+    """A scalar as a list of one; any other iterable as a list."""
+    if isinstance(value, str | os.PathLike | Mapping | Model | Machine) or not isinstance(value, Iterable):
+        return [value]
+    return list(value)
+
+
+def models_of(models: Any) -> list[Model]:
+    """The models of names, paths, mappings, Models, or a list of them."""
+    found = [one if isinstance(one, Model) else load(one) for one in many(models)]
+    if not found:
+        raise BadInput("No model was given; a name such as 'llama-3.1-8b' was expected.")
+    return found
+
+
+def machines_of(machines: Any) -> list[Machine]:
+    """The machines of lines or Machines; None: all of the catalog."""
+    if machines is None:
+        return list(all_machines())
+    return [one if isinstance(one, Machine) else machine(one) for one in many(machines)]
+
+
+def own_quant(model: Model) -> str:
+    """What the model's own files are quantized to."""
+    return model.quant or model.dtype
+
+
+def quants_of(model: Model, quants: Any, engine: str) -> list[str]:
+    """Canonical quantizations; None: a GGUF's own, else Q4_K_M for llama.cpp and the checkpoint's own type for the others."""
+    if quants is None:
+        if is_gguf(model) or engine != "llama.cpp":
+            return [own_quant(model)]
+        return ["Q4_K_M"]
+    return [_quant(one, model, engine) for one in many(quants)]
+
+
+def is_gguf(model: Model) -> bool:
+    """Whether the model was read from a GGUF file."""
+    row = facts.find("quants", model.quant) if model.quant else None
+    return bool(row and row["kind"] == "file type" and "vllm" not in row["engines"] and model.quant)
+
+
+def _quant(name: Any, model: Model, engine: str) -> str:
+    if not isinstance(name, str):
+        raise BadInput(f"A quantization's name such as 'Q4_K_M' or 'FP8' was expected, not {short(name)}.")
+    if facts.fold(name) == facts.fold(own_quant(model)):
+        return own_quant(model)
+    found = facts.get("quants", name, "quantization or precision")["name"]
+    return "MXFP4_MOE" if engine == "llama.cpp" and found == "MXFP4" else found
+
+
+@cache
+def bits_of(quant: str) -> float:
+    """Nominal bits of a weight, 0 where no table knows them."""
+    row = facts.find("quants", quant) or facts.find("quants", {"BNB": "BNB-NF4"}.get(quant, ""))
+    return float(row["bits"]) if row else 0.0
+
+
+def kv_dtypes_of(kv_dtypes: Any, engine: str, settings: Any) -> list[str]:
+    """Cache types as asked; None: the settings object's, else the engine's default."""
+    if kv_dtypes is None:
+        if engine == "llama.cpp":
+            k, v = getattr(settings, "type_k", "f16"), getattr(settings, "type_v", "f16")
+            return [k if k == v else f"{k}/{v}"]
+        return [getattr(settings, "kv_cache_dtype", "auto")]
+    out = []
+    for name in many(kv_dtypes):
+        if not isinstance(name, str):
+            raise BadInput(f"A KV-cache type such as 'f16' or 'fp8' was expected, not {short(name)}.")
+        folded = name.strip().casefold()
+        facts.get("kv_dtypes", folded, "KV-cache type")
+        out.append(folded)
+    return out
+
+
+def _engine(engine: Any) -> tuple[str, Any]:
+    """The engine's name and its settings object, where one was given."""
+    if isinstance(engine, str):
+        word = engine.strip().casefold()
+        if word not in _ENGINE_WORDS:
+            raise UnknownName.among("engine", engine, ("llama.cpp", "vllm", "sglang"))
+        return _ENGINE_WORDS[word], None
+    name = _SETTINGS_ENGINE.get(type(engine).__name__)
+    if name is None:
+        raise BadInput(
+            f"engine is {short(engine)}, where 'llama.cpp', 'vllm', 'sglang', fk.LlamaCpp(...) or fk.VLLM(...) was expected."
+        )
+    return name, engine
+
+
+def _rules(rules: Any) -> tuple[str, Any]:
+    if isinstance(rules, str):
+        word = rules.strip().casefold()
+        if word not in _SPEAKS_OF:
+            raise UnknownName.among("rules", rules, _SPEAKS_OF)
+        return word, None
+    name = getattr(rules, "name", None)
+    if name not in _SPEAKS_OF or isinstance(rules, type):
+        raise BadInput(
+            f"rules is {short(rules)}, where {', '.join(map(repr, _SPEAKS_OF))} or fk.Library, fk.Budget, fk.Shard was expected."
+        )
+    return str(name), rules
+
+
+# ---- what goes together ---------------------------------------------------------------------------------------------
+
+
+def refusal(ask: Ask) -> str:
+    """Why this rule set, engine, quantization and cache do not go together, in one sentence; empty where they do."""
+    shown = _SHOWN[ask.engine]
+    if ask.counted is None:
+        return f"The {ask.rules} rules speak of {_SPEAKS_OF[ask.rules]}, not of {shown}."
+    if ask.rules == "shard":
+        known = _SHARD[ask.engine]
+        if ask.quant not in known:
+            return f"{shown} serves {' and '.join(known)} in the shard rules, not {ask.quant}."
+    elif ask.rules != "budget":
+        why = _quant_refusal(ask, shown)
+        if why:
+            return why
+    elif not ask.bits and not getattr(ask.settings, "bits_per_weight", None):
+        return f"No table knows the bits of {ask.quant}; give fk.Budget(bits_per_weight=...)."
+    return _kv_refusal(ask, shown)
+
+
+def _quant_refusal(ask: Ask, shown: str) -> str:
+    row = facts.find("quants", ask.quant)
+    if row is None:
+        if ask.quant == own_quant(ask.model) and ask.engine != "llama.cpp":
+            return ""
+        return f"{shown} has no {ask.quant}."
+    if ask.engine in row["engines"].split("|"):
+        return ""
+    if ask.engine == "vllm":
+        return f"{ask.quant} is a GGUF file type; GGUF on vLLM is a plug-in that is not modelled: ask for BF16, FP8, AWQ or GPTQ, or for llama.cpp."
+    return (
+        f"llama.cpp serves GGUF files, and {ask.quant} is no GGUF file type: ask for Q4_K_M, Q8_0 or BF16, or for vLLM."
+    )
+
+
+def _kv_refusal(ask: Ask, shown: str) -> str:
+    for kind in ask.kv_dtype.split("/"):
+        row = facts.find("kv_dtypes", kind)
+        engine = "vllm" if ask.engine == "sglang" else ask.engine
+        if row is None or engine not in row["engines"].split("|"):
+            has = [one["name"] for one in facts.rows("kv_dtypes") if engine in one["engines"].split("|")]
+            return f"{shown} has no {kind} cache; it has {', '.join(has)}."
+        if ask.rules != "engine" and int(row["head_bytes"] or 0):
+            return f"The {ask.rules} rules do not count a {kind} cache; the engine rules do."
+    return ""
+
+
+# ---- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def wholes(what: str, values: Any, most: int, *, least: int = 1) -> np.ndarray[Any, np.dtype[np.int64]] | None:
+    """Whole numbers from `least` to `most` as an array; None stays None."""
+    if values is None:
+        return None
+    if isinstance(values, np.ndarray) and values.dtype.kind in "iu" and values.ndim == 1:
+        found = values.astype(np.int64)
+    else:
+        found = np.array([_whole(what, one, least, most) for one in many(values)], dtype=np.int64)
+    if not found.size:
+        raise BadInput(f"{what} is empty; at least one whole number was expected.")
+    if found.min() < least or found.max() > most:
+        wrong = int(found.min()) if found.min() < least else int(found.max())
+        raise BadInput(f"{what} is {wrong}, where a whole number from {least} to {most:,} was expected.")
+    return found
+
+
+def _whole(what: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        value = int(value)
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or not least <= value <= most:
+        raise BadInput(f"{what} is {short(value)}, where a whole number from {least} to {most:,} was expected.")
+    return int(value)
+
+
+def contexts_for(model: Model, contexts: np.ndarray[Any, np.dtype[np.int64]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """The contexts asked of this model: the default 8192 becomes the model's own length where that is shorter."""
+    if len(contexts) == 1 and contexts[0] == DEFAULT_CONTEXT and 0 < model.context < DEFAULT_CONTEXT:
+        return np.array([model.context], dtype=np.int64)
+    return contexts
+
+
+def too_long(model: Model, context: int) -> str:
+    """One sentence where `context` is more than the model was made for, else empty."""
+    if model.context and context > model.context:
+        return f"A context of {context:,} tokens is more than the {model.context:,} that {model.name} was made for."
+    return ""

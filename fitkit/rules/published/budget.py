@@ -1,0 +1,117 @@
+"""`rules="budget"`: a vLLM memory-budget calculator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from fitkit.errors import BadInput
+from fitkit.rules import register
+from fitkit.rules.base import Allocation, IntArray, Job
+from fitkit.rules.kv_types import element_bytes
+from fitkit.rules.published.parts import (
+    MOST_POOL_TOKENS,
+    constant,
+    elements_per_token,
+    kv_bytes,
+    linear_note,
+    share,
+    term,
+)
+from fitkit.units import GIB
+
+SOURCE = "budget rules"
+_OVERHEAD_GIB = {"rocm": 2.5}  # ROCm's lie between 2 and 3
+_DEFAULT_OVERHEAD_GIB = 1.5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """What the budget calculator lets the user set.
+
+    Parameters
+    ----------
+    gpu_memory_utilization
+        vLLM's own setting, 0.9 here, 0.92 in current versions.
+    overhead_gib
+        Beside weights and cache on each card [GiB]; None: 1.5 on CUDA, 2.5 on ROCm. Best read from a log.
+    bits_per_weight
+        Overrides the quantization's own.
+    """
+
+    gpu_memory_utilization: float = 0.9
+    overhead_gib: float | None = None
+    bits_per_weight: float | None = None
+    name: ClassVar[str] = "budget"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.gpu_memory_utilization <= 1:
+            raise BadInput(
+                f"gpu_memory_utilization is a share above 0 and up to 1, not {self.gpu_memory_utilization!r}."
+            )
+        if self.overhead_gib is not None and not 0 <= self.overhead_gib < 10_000:
+            raise BadInput(f"overhead_gib is a size in GiB, not {self.overhead_gib!r}.")
+        if self.bits_per_weight is not None and not 0 < self.bits_per_weight <= 64:
+            raise BadInput(f"bits_per_weight lies above 0 and up to 64, not {self.bits_per_weight!r}.")
+
+
+@register("budget", "vllm")
+class BudgetRules:
+    """budget = utilization x GPU memory x TP - weights - overhead x TP; the cache takes what is left."""
+
+    name = "budget"
+
+    def check(self, job: Job) -> str:
+        """A size, not a promise that it loads: any bits, any number of cards."""
+        return "vLLM always needs a GPU." if job.gpus == 0 else ""
+
+    def allocate(self, job: Job, context: IntArray, parallel: IntArray) -> Allocation:
+        """weights = parameters x bits / 8; KV = 2 x layers x kv_heads x head_dim x bytes a token; 1/TP of both on each card."""
+        settings = job.settings or Budget()
+        bits = settings.bits_per_weight or job.bits
+        weights = constant(round(job.model.params * bits / 8), context)
+        kv = kv_bytes(elements_per_token(job.model) * element_bytes(job.kv_dtype), context * parallel)
+        overhead = constant(_overhead(job), context)
+        return Allocation(
+            terms=(
+                term(
+                    "weights",
+                    "weights",
+                    weights,
+                    share(weights, job.gpus),
+                    f"{SOURCE}: parameters x {bits:g} bits",
+                    "assumed",
+                ),
+                term(
+                    "kv_cache", "kv", kv, share(kv, job.gpus), f"{SOURCE}: 2 x layers x kv_heads x head_dim x context"
+                ),
+                term("runtime", "overhead", overhead * job.gpus, overhead, f"{SOURCE}: a card's overhead", "assumed"),
+            ),
+            note=linear_note(job.model),
+        )
+
+    def usable_bytes(self, job: Job) -> int:
+        """utilization x the nominal memory."""
+        settings = job.settings or Budget()
+        return int(settings.gpu_memory_utilization * job.gpu.nominal_bytes) if job.gpu else 0
+
+    def reserved_bytes(self, job: Job) -> int:
+        """vLLM takes its whole share at the start."""
+        return self.usable_bytes(job)
+
+    def max_parallel(self, job: Job, context: IntArray, usable_per_gpu: int) -> IntArray | None:
+        """What is left of the budget over the cache of one request."""
+        one = self.allocate(job, context, np.ones_like(context))
+        fixed = (one.terms[0].total + one.terms[2].total)[:1]
+        left = np.maximum(usable_per_gpu * job.gpus - fixed, 0)
+        per_request = one.terms[1].total
+        return np.where(per_request > 0, left // np.maximum(per_request, 1), MOST_POOL_TOKENS // np.maximum(context, 1))
+
+
+def _overhead(job: Job) -> int:
+    settings = job.settings or Budget()
+    if settings.overhead_gib is not None:
+        return round(settings.overhead_gib * GIB)
+    return round(_OVERHEAD_GIB.get(job.gpu.backend if job.gpu else "cuda", _DEFAULT_OVERHEAD_GIB) * GIB)

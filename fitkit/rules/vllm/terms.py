@@ -10,22 +10,10 @@ import math
 from dataclasses import dataclass
 
 from fitkit.model import Model
-from fitkit.rules.base import Evidence
 from fitkit.rules.vllm.device import Device
+from fitkit.rules.vllm.measured import Part, measured_parts
 from fitkit.rules.vllm.plan import Plan
 from fitkit.rules.vllm.settings import VLLMSettings
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One part of one rank's memory [bytes]."""
-
-    name: str
-    bytes: int
-    low: int
-    high: int
-    evidence: Evidence
-    source: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,4 +37,6 @@ def memory_parts(
     settings: VLLMSettings, model: Model, device: Device, plan: Plan, length: int, tokens: int, sequences: int
 ) -> Parts:
     """Every part at this batch shape. `length` in tokens, `tokens` and `sequences` the resolved batch limits."""
-    return Parts(requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=(), beside=())
+    # weights (and RoPE tables, which count as model memory) belong before the measured parts
+    measured = measured_parts(settings, model, tokens, sequences)
+    return Parts(requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=measured, beside=())

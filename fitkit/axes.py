@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
@@ -45,6 +45,7 @@ class Ask:
     settings: Any = None
     profile: Any = None
     refusal: str = ""  # why it cannot run at all
+    pools: dict[tuple[int, int, str, int], int] = field(default_factory=dict, compare=False, repr=False)
 
     def job(self, gpus: int, gpu: Gpu | None = None, nodes: int = 1) -> Job:
         """The rules' view of it on so many GPUs."""
@@ -60,6 +61,16 @@ class Ask:
             profile=self.profile,
             bits=self.bits,
         )
+
+    def pool(self, job: Job, usable_per_gpu: int) -> int | None:
+        """The most tokens that fit (-1: not even none), where the rules know it without a search; remembered over machines."""
+        most = getattr(self.counted, "max_tokens", None)
+        if most is None:
+            return None
+        key = (job.gpus, job.nodes, job.gpu.backend if job.gpu else "", usable_per_gpu)
+        if key not in self.pools:
+            self.pools[key] = most(job, usable_per_gpu)
+        return self.pools[key]
 
     @property
     def basis(self) -> str:

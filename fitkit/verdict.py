@@ -14,9 +14,9 @@ from fitkit.frames import NA, PARTS
 from fitkit.hardware import Gpu, Machine
 from fitkit.layouts import Layout, layouts, more
 from fitkit.rules import Allocation, IntArray, Job
-from fitkit.search import largest
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
 from fitkit.rules.sizes import checkpoint_bytes, gguf_bytes
+from fitkit.search import largest
 from fitkit.units import GB
 
 _RAM_SHARE = 0.9  # of a machine's RAM, where a rule set says nothing else
@@ -113,21 +113,39 @@ def _try(
     verdict: Verdict, job: Job, way: Layout, tries: IntArray, rows: IntArray, usable: int, *, keep_rest: bool
 ) -> IntArray:
     """Fill in the rows that fit this way (with `keep_rest` the others too); returns those that do not fit."""
-    assert verdict.ask.counted is not None
     width = tries.shape[1]
-    flat = np.repeat(verdict.context[rows], width)
-    allocation = verdict.ask.counted.allocate(job, flat, tries[rows].ravel())
-    holds = _holds(verdict.machine, job, allocation, usable).reshape(len(rows), width)
+    context, parallel = np.repeat(verdict.context[rows], width), tries[rows].ravel()
+    holds, allocation = _grid_holds(verdict, job, context, parallel, usable)
+    holds = holds.reshape(len(rows), width)
     if way.beyond:
         holds = np.zeros_like(holds)
-    first = np.where(holds.any(axis=1), holds.argmax(axis=1), width - 1)
     fitting = holds.any(axis=1)
+    first = np.where(fitting, holds.argmax(axis=1), width - 1)
     chosen = np.arange(len(rows)) if keep_rest else np.flatnonzero(fitting)
     if chosen.size:
-        _fill(verdict, job, way, allocation, rows[chosen], chosen * width + first[chosen], tries[rows].ravel(), usable)
+        picked = chosen * width + first[chosen]
+        if allocation is None:
+            assert verdict.ask.counted is not None
+            allocation = verdict.ask.counted.allocate(job, context[picked], parallel[picked])
+            _fill(verdict, job, way, allocation, rows[chosen], np.arange(len(picked)), parallel[picked], usable)
+        else:
+            _fill(verdict, job, way, allocation, rows[chosen], picked, parallel, usable)
         verdict.fits[rows[chosen]] = fitting[chosen]
         verdict.beyond[rows[chosen]] = way.beyond
     return rows[~fitting]
+
+
+def _grid_holds(
+    verdict: Verdict, job: Job, context: IntArray, parallel: IntArray, usable: int
+) -> tuple[np.ndarray, Allocation | None]:
+    """Which pairs fit, and their allocation; None where the rules know it without one."""
+    counted = verdict.ask.counted
+    assert counted is not None
+    pool = verdict.ask.pool(job, usable)
+    if pool is not None:
+        return context * parallel <= pool, None
+    allocation = counted.allocate(job, context, parallel)
+    return _holds(verdict.machine, job, allocation, usable), allocation
 
 
 def _holds(machine: Machine, job: Job, allocation: Allocation, usable: int) -> np.ndarray:
@@ -208,7 +226,7 @@ def usable_bytes(ask: Ask, machine: Machine, job: Job) -> int:
 
 
 def _takes_share(ask: Ask) -> bool:
-    """vLLM takes a share of the whole card: others' memory only has to fit in the rest."""
+    """VLLM takes a share of the whole card: others' memory only has to fit in the rest."""
     return ask.rules == "engine" and ask.engine != "llama.cpp"
 
 
@@ -237,8 +255,8 @@ def _look_further(verdict: Verdict, tries: IntArray, rows: IntArray) -> None:
         if not rows.size or ask.counted.check(job):
             continue
         flat = np.repeat(verdict.context[rows], tries.shape[1])
-        allocation = ask.counted.allocate(job, flat, tries[rows].ravel())
-        holds = _holds(machine, job, allocation, usable_bytes(ask, machine, job)).reshape(len(rows), -1).any(axis=1)
+        holds, _ = _grid_holds(verdict, job, flat, tries[rows].ravel(), usable_bytes(ask, machine, job))
+        holds = holds.reshape(len(rows), -1).any(axis=1)
         verdict.needs[rows[holds]] = way.gpus
         verdict.needs_nodes[rows[holds]] = way.nodes
         rows = rows[~holds]
@@ -299,6 +317,9 @@ def _limits(verdict: Verdict) -> None:
 def most_requests(ask: Ask, machine: Machine, job: Job, contexts: IntArray, usable: int) -> IntArray:
     """The most requests of each context that fit at once."""
     assert ask.counted is not None
+    pool = ask.pool(job, usable)
+    if pool is not None:
+        return max(0, pool) // np.maximum(contexts, 1)
     closed = ask.counted.max_parallel(job, contexts, usable)
     if closed is not None:
         return closed
@@ -310,6 +331,9 @@ def longest_context(ask: Ask, machine: Machine, job: Job, requests: IntArray, us
     """The longest context that fits with each number of requests, up to the model's own."""
     limit = ask.model.context or 2**20
     most = np.minimum(limit, MOST_POOL_TOKENS // np.maximum(requests, 1))
+    pool = ask.pool(job, usable)
+    if pool is not None:
+        return np.minimum(most, max(0, pool) // np.maximum(requests, 1))
     return largest(_probe(ask, machine, job, usable, lambda rows, n: (n, requests[rows])), most)
 
 

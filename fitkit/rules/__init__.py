@@ -7,9 +7,21 @@ from importlib import import_module
 from typing import TypeVar
 
 from fitkit.errors import UnknownName
-from fitkit.rules.base import Allocation, Evidence, IntArray, Job, Rules, Term
+from fitkit.rules.base import Allocation, Evidence, IntArray, Job, LinearRules, Rules, Term
 
-__all__ = ["ENGINES", "REGISTRY", "Allocation", "Evidence", "IntArray", "Job", "Rules", "Term", "register", "rules_for"]
+__all__ = [
+    "ENGINES",
+    "REGISTRY",
+    "Allocation",
+    "Evidence",
+    "IntArray",
+    "Job",
+    "LinearRules",
+    "Rules",
+    "Term",
+    "register",
+    "rules_for",
+]
 
 # Which file fills in what: read on first use, so that nothing is imported before it is asked for.
 _ROOMS = {

@@ -92,6 +92,13 @@ class Rules(Protocol):
         """How many requests of each context fit in `usable_per_gpu` bytes a card, or None: tables find it by bisection."""
 
 
+class LinearRules(Rules, Protocol):
+    """Rules whose need grows with the pool's tokens alone: what fits is known without a search."""
+
+    def max_tokens(self, job: Job, usable_per_gpu: int) -> int:
+        """The largest context x parallel that fits in `usable_per_gpu` bytes a card, -1 where not even none does."""
+
+
 def sum_of(arrays: Sequence[IntArray]) -> IntArray:
     """The element-wise sum."""
     total = arrays[0].copy()

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
-
-import numpy as np
 
 from fitkit.errors import BadInput
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job
 from fitkit.rules.kv_types import element_bytes
 from fitkit.rules.published.parts import (
-    MOST_POOL_TOKENS,
+    ONE_TOKEN,
     constant,
     elements_per_token,
     kv_bytes,
     linear_note,
+    max_parallel_of,
+    per_gpu_without_cache,
     share,
     term,
+    tokens_in,
 )
 from fitkit.units import GIB
 
@@ -68,11 +70,11 @@ class BudgetRules:
         return "vLLM always needs a GPU." if job.gpus == 0 else ""
 
     def allocate(self, job: Job, context: IntArray, parallel: IntArray) -> Allocation:
-        """weights = parameters x bits / 8; KV = 2 x layers x kv_heads x head_dim x bytes a token; 1/TP of both on each card."""
+        """Weights = parameters x bits / 8; KV = 2 x layers x kv_heads x head_dim x bytes a token; 1/TP of both on each card."""
         settings = job.settings or Budget()
         bits = settings.bits_per_weight or job.bits
         weights = constant(round(job.model.params * bits / 8), context)
-        kv = kv_bytes(elements_per_token(job.model) * element_bytes(job.kv_dtype), context * parallel)
+        kv = kv_bytes(_per_token(job), context * parallel)
         overhead = constant(_overhead(job), context)
         return Allocation(
             terms=(
@@ -93,21 +95,22 @@ class BudgetRules:
         )
 
     def usable_bytes(self, job: Job) -> int:
-        """utilization x the nominal memory."""
+        """Utilization x the nominal memory."""
         settings = job.settings or Budget()
         return int(settings.gpu_memory_utilization * job.gpu.nominal_bytes) if job.gpu else 0
 
     def reserved_bytes(self, job: Job) -> int:
-        """vLLM takes its whole share at the start."""
+        """The whole share: vLLM takes it at the start."""
         return self.usable_bytes(job)
 
+    def max_tokens(self, job: Job, usable_per_gpu: int) -> int:
+        """What is left of the budget over the cache of one token: vLLM's `GPU KV cache size`."""
+        rest = usable_per_gpu - per_gpu_without_cache(self.allocate(job, ONE_TOKEN, ONE_TOKEN))
+        return tokens_in(rest * job.gpus, _per_token(job))
+
     def max_parallel(self, job: Job, context: IntArray, usable_per_gpu: int) -> IntArray | None:
-        """What is left of the budget over the cache of one request."""
-        one = self.allocate(job, context, np.ones_like(context))
-        fixed = (one.terms[0].total + one.terms[2].total)[:1]
-        left = np.maximum(usable_per_gpu * job.gpus - fixed, 0)
-        per_request = one.terms[1].total
-        return np.where(per_request > 0, left // np.maximum(per_request, 1), MOST_POOL_TOKENS // np.maximum(context, 1))
+        """The pool's tokens over the context."""
+        return max_parallel_of(self.max_tokens(job, usable_per_gpu), context)
 
 
 def _overhead(job: Job) -> int:
@@ -115,3 +118,7 @@ def _overhead(job: Job) -> int:
     if settings.overhead_gib is not None:
         return round(settings.overhead_gib * GIB)
     return round(_OVERHEAD_GIB.get(job.gpu.backend if job.gpu else "cuda", _DEFAULT_OVERHEAD_GIB) * GIB)
+
+
+def _per_token(job: Job) -> Fraction:
+    return elements_per_token(job.model) * element_bytes(job.kv_dtype)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
@@ -10,7 +11,18 @@ import numpy as np
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job, sum_of
 from fitkit.rules.kv_types import element_bytes
-from fitkit.rules.published.parts import constant, elements_per_token, kv_bytes, linear_note, share, term
+from fitkit.rules.published.parts import (
+    ONE_TOKEN,
+    constant,
+    elements_per_token,
+    kv_bytes,
+    linear_note,
+    max_parallel_of,
+    per_gpu_without_cache,
+    share,
+    term,
+    tokens_in,
+)
 from fitkit.rules.sizes import checkpoint_bytes, gguf_bytes
 from fitkit.units import GIB
 
@@ -48,7 +60,7 @@ class LibraryRules:
     split_share = 0.05  # llama.cpp over several GPUs needs so much more
 
     def check(self, job: Job) -> str:
-        """vLLM always needs a GPU."""
+        """Refuses vLLM without a GPU."""
         return "vLLM always needs a GPU." if job.engine == "vllm" and job.gpus == 0 else ""
 
     def allocate(self, job: Job, context: IntArray, parallel: IntArray) -> Allocation:
@@ -56,10 +68,9 @@ class LibraryRules:
         settings = job.settings or Library()
         size_of = gguf_bytes if job.engine == "llama.cpp" else checkpoint_bytes
         size, evidence = size_of(job.model, job.quant)
-        per_token = elements_per_token(job.model) * element_bytes(job.kv_dtype)
         cards = max(1, job.gpus)
         overhead = GIB if job.gpus == 0 else round(settings.overhead_gib * GIB) + (GIB if job.engine == "vllm" else 0)
-        weights, kv = constant(size, context), kv_bytes(per_token, context * parallel)
+        weights, kv = constant(size, context), kv_bytes(_per_token(job), context * parallel)
         terms = [
             term("weights", "weights", weights, share(weights, cards), f"{SOURCE}: the files", evidence),
             term("kv_cache", "kv", kv, share(kv, cards), f"{SOURCE}: 2 x layers x context x kv_heads x head_dim"),
@@ -88,6 +99,22 @@ class LibraryRules:
         """Nothing beyond the need."""
         return 0
 
+    def max_tokens(self, job: Job, usable_per_gpu: int) -> int:
+        """What the cards have left over the cache of one token."""
+        cards = max(1, job.gpus)
+        allocation = self.allocate(job, ONE_TOKEN, ONE_TOKEN)
+        if job.engine == "llama.cpp" and cards > 1:
+            rest = usable_per_gpu * cards * 100 // 105 - sum(
+                int(part.total[0]) for part in allocation.terms if part.name != "kv_cache"
+            )
+        else:
+            rest = (usable_per_gpu - per_gpu_without_cache(allocation)) * cards
+        return tokens_in(rest, _per_token(job))
+
     def max_parallel(self, job: Job, context: IntArray, usable_per_gpu: int) -> IntArray | None:
-        """Found by the tables' search."""
-        return None
+        """The pool's tokens over the context."""
+        return max_parallel_of(self.max_tokens(job, usable_per_gpu), context)
+
+
+def _per_token(job: Job) -> Fraction:
+    return elements_per_token(job.model) * element_bytes(job.kv_dtype)

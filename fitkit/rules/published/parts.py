@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 
 from fitkit.model import Model
-from fitkit.rules.base import Column, Evidence, IntArray, Term
+from fitkit.rules.base import Allocation, Column, Evidence, IntArray, Term
 from fitkit.rules.remember import once_a_model
 
 # The widest pool that is counted; above every model's, low enough that no product overflows 64 bits.
@@ -26,6 +26,11 @@ def elements_per_token(model: Model) -> Fraction:
     return total
 
 
+def max_parallel_of(pool: int, context: IntArray) -> IntArray:
+    """Requests of each context in a pool of so many tokens."""
+    return max(pool, 0) // np.maximum(context, 1)
+
+
 @once_a_model
 def linear_note(model: Model) -> str:
     """What a formula linear in the context leaves out of this model, in one sentence; empty for plain attention."""
@@ -40,6 +45,9 @@ def linear_note(model: Model) -> str:
 def kv_bytes(per_token: Fraction, tokens: IntArray) -> IntArray:
     """Bytes of `tokens` cached tokens, rounded up."""
     return -(-(tokens * per_token.numerator) // per_token.denominator)
+
+
+ONE_TOKEN = np.ones(1, dtype=np.int64)
 
 
 def constant(size_bytes: int, like: IntArray) -> IntArray:
@@ -57,3 +65,17 @@ def term(
 ) -> Term:
     """One term of a published rule."""
     return Term(name=name, column=column, total=total, per_gpu=per_gpu, evidence=evidence, source=source)
+
+
+def tokens_in(size_bytes: int, per_token: Fraction) -> int:
+    """How many tokens' cache `size_bytes` holds: -1 where it is negative, the most that is counted where a token takes none."""
+    if size_bytes < 0:
+        return -1
+    if not per_token:
+        return MOST_POOL_TOKENS
+    return min(MOST_POOL_TOKENS, size_bytes * per_token.denominator // per_token.numerator)
+
+
+def per_gpu_without_cache(allocation: Allocation) -> int:
+    """What a card holds beside the cache, of an allocation of one row."""
+    return sum(int(part.per_gpu[0]) for part in allocation.terms if part.name != "kv_cache")

@@ -10,7 +10,18 @@ from fitkit.errors import BadInput
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job
 from fitkit.rules.kv_types import cache_type
-from fitkit.rules.published.parts import constant, elements_per_token, kv_bytes, linear_note, share, term
+from fitkit.rules.published.parts import (
+    ONE_TOKEN,
+    constant,
+    elements_per_token,
+    kv_bytes,
+    linear_note,
+    max_parallel_of,
+    per_gpu_without_cache,
+    share,
+    term,
+    tokens_in,
+)
 from fitkit.units import GIB
 
 SOURCE = "shard rules"
@@ -55,7 +66,7 @@ class ShardRules:
         """The pool is context x parallel tokens; the overhead is counted from the shard, not from the whole model."""
         size = BYTES[job.quant] * job.model.params
         weights = constant(-(-size.numerator // size.denominator), context)
-        kv = kv_bytes(elements_per_token(job.model) * _KV_BYTES[cache_type(job.kv_dtype)], context * parallel)
+        kv = kv_bytes(_per_token(job), context * parallel)
         on_card = share(weights, job.gpus)
         overhead = _FIXED + on_card // _WEIGHTS_OVERHEAD
         return Allocation(
@@ -91,9 +102,14 @@ class ShardRules:
         """Nothing beyond the need."""
         return 0
 
+    def max_tokens(self, job: Job, usable_per_gpu: int) -> int:
+        """What the cards have left over the cache of one token."""
+        rest = usable_per_gpu - per_gpu_without_cache(self.allocate(job, ONE_TOKEN, ONE_TOKEN))
+        return tokens_in(rest * job.gpus, _per_token(job))
+
     def max_parallel(self, job: Job, context: IntArray, usable_per_gpu: int) -> IntArray | None:
-        """Found by the tables' search."""
-        return None
+        """The pool's tokens over the context."""
+        return max_parallel_of(self.max_tokens(job, usable_per_gpu), context)
 
 
 def tensor_parallel_refusal(ways: int, heads: int, kv_heads: int) -> str:
@@ -126,3 +142,7 @@ def _notes(job: Job) -> str:
     if job.engine != "llama.cpp" and job.model.experts and job.gpus > 1:
         notes.append("Experts are spread with --enable-expert-parallel.")
     return " ".join(notes)
+
+
+def _per_token(job: Job) -> Fraction:
+    return elements_per_token(job.model) * _KV_BYTES[cache_type(job.kv_dtype)]

@@ -1,0 +1,138 @@
+"""Which buffer each weight lands in: CPU, CPU_Mapped, CPU_REPACK, GPU_Host, GPU0, GPU1, ..."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fitkit.model import Model, Tensor
+from fitkit.rules.llamacpp.cache import GPU_ALIGNMENT, GPU_ROW, HOST_ALIGNMENT
+from fitkit.rules.llamacpp.settings import LlamaCppSettings
+from fitkit.rules.llamacpp.split import HOST, Split
+from fitkit.rules.llamacpp.types import block_of, row_bytes
+
+# Read on the host, whatever is offloaded. Source: llama.cpp b11434, llama-arch.cpp, LLM_TENSOR_LAYER_INPUT.
+INPUT_ROLES = frozenset({"token_embd", "position_embd", "token_types", "per_layer_token_embd"})
+# With the output layer's device (LLM_TENSOR_LAYER_OUTPUT); other model-wide tensors go with block 0.
+OUTPUT_ROLES = frozenset({
+    "output", "output_norm", "cls", "cls.output", "cls.norm", "dense_2", "dense_3", "token_embd_norm_2", "dec.output_norm",
+    "enc.output_norm", "output_hc_fn", "output_hc_base", "output_hc_scale", "altup_proj", "altup_unembd_proj",
+})  # fmt: skip
+# One copy on every device that holds blocks.
+ROTARY_ROLES = frozenset({"rope_freqs", "rope_factors_long", "rope_factors_short"})
+# x86 with AVX2 and AVX-512: weights copied into an interleaved layout. Source: ggml-cpu/repack.cpp.
+REPACKED = frozenset({"Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"})
+# LFM2 names its output norm after the embeddings; llama-arch.cpp, LLM_TENSOR_OUTPUT_NORM_LFM2.
+OUTPUT_NORM = {"lfm2": "token_embd_norm", "lfm2moe": "token_embd_norm"}
+# Their output is made from the embedding table before the table itself is asked for, so a tied head is always a copy.
+HEAD_FIRST = frozenset({"gemma3n", "gemma4"})
+
+
+@dataclass(frozen=True, slots=True)
+class Weight:
+    """One stored tensor: role, block (-1: model-wide), shape and ggml type."""
+
+    role: str
+    block: int
+    shape: tuple[int, ...]
+    kind: str
+
+    @property
+    def size(self) -> int:
+        """Bytes without padding."""
+        rows = 1
+        for extent in self.shape[1:]:
+            rows *= extent
+        return row_bytes(self.kind, self.shape[0]) * rows
+
+
+def weights(tensors: Iterable[Tensor]) -> Iterator[Weight]:
+    """Every tensor llama.cpp loads, one by one: no towers, no prediction blocks."""
+    for tensor in tensors:
+        if tensor.part:
+            continue
+        for block in tensor.layers or (-1,):
+            for _ in range(tensor.count):
+                yield Weight(tensor.role, block, tensor.shape, tensor.dtype or "F32")
+
+
+def is_expert(role: str) -> bool:
+    """Whether `cpu_moe` keeps this weight on the host (its pattern is ffn_(up|down|gate|gate_up)_(ch|)exps)."""
+    name = role.partition(".")[0]
+    return name.startswith("ffn_") and name.endswith(("_exps", "_chexps"))
+
+
+@lru_cache(maxsize=256)
+def model_bytes(model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split) -> dict[str, int]:
+    """Bytes of the model in each buffer, by its name in the log.
+
+    Source: llama.cpp b11434, llama-model.cpp (load_tensors) and llama-model-loader.cpp (create_tensor).
+    """
+    total: dict[str, int] = defaultdict(int)
+    mapped = settings.mmap
+    for weight in weights(tensors):
+        for device in _devices(weight, model.gguf_architecture, settings, placed):
+            total[_buffer(weight, device, settings, placed)] += _padded(weight, device)
+    if model.tied_embeddings:
+        _add_head(total, model, tensors, settings, placed)
+    if mapped and total.get("CPU_REPACK"):
+        total["CPU_Mapped"] += total["CPU_REPACK"]  # the file's pages behind the copies stay mapped
+    return dict(total)
+
+
+def _devices(weight: Weight, arch: str, settings: LlamaCppSettings, placed: Split) -> tuple[int, ...]:
+    if weight.role in INPUT_ROLES:
+        return (HOST,)
+    if weight.role in ROTARY_ROLES:
+        return tuple(dict.fromkeys(placed.blocks))
+    if weight.block < 0:
+        last = weight.role.partition(".")[0] in OUTPUT_ROLES or weight.role == OUTPUT_NORM.get(arch)
+        return (placed.output if last else placed.blocks[0],)
+    if is_expert(weight.role) and (settings.cpu_moe or weight.block < settings.n_cpu_moe):
+        return (HOST,)
+    return (placed.blocks[weight.block],)
+
+
+def _buffer(weight: Weight, device: int, settings: LlamaCppSettings, placed: Split) -> str:
+    if device != HOST:
+        return f"GPU{device}"
+    if placed.devices:
+        return "CPU_Mapped" if settings.mmap else "GPU_Host"
+    if settings.repack and is_repacked(weight):
+        return "CPU_REPACK"
+    return "CPU_Mapped" if settings.mmap else "CPU"
+
+
+def is_repacked(weight: Weight) -> bool:
+    """Whether the CPU backend copies this weight: a matrix of a repackable type whose rows come in eights."""
+    if weight.kind not in REPACKED or weight.role in INPUT_ROLES or weight.role.endswith((".bias", ".scale")):
+        return False
+    dimensions = len(weight.shape)
+    matrix = dimensions == 2 or (dimensions == 3 and "_exps" in weight.role)
+    return matrix and weight.shape[1] % 8 == 0
+
+
+def _padded(weight: Weight, device: int) -> int:
+    size, alignment = weight.size, HOST_ALIGNMENT
+    if device != HOST:
+        alignment = GPU_ALIGNMENT
+        if block_of(weight.kind) > 1 and weight.shape[0] % GPU_ROW:
+            size += row_bytes(weight.kind, GPU_ROW - weight.shape[0] % GPU_ROW)
+    return -(-size // alignment) * alignment
+
+
+def _add_head(
+    total: dict[str, int], model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split
+) -> None:
+    """A tied head is the embedding table once more wherever it does not lie in the same buffer."""
+    for weight in weights(tensors):
+        if weight.role != "token_embd":
+            continue
+        head = Weight("output", -1, weight.shape, weight.kind)
+        here = _buffer(weight, HOST, settings, placed)
+        there = _buffer(head, placed.output, settings, placed)
+        again = model.gguf_architecture in HEAD_FIRST and there != "CPU_Mapped"
+        if there != here or again:
+            total[there] += _padded(head, placed.output)

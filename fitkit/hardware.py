@@ -11,6 +11,7 @@ from typing import Literal, cast
 
 from fitkit import facts
 from fitkit.errors import BadInput, UnknownName, short
+from fitkit.facts.apple import working_set
 from fitkit.units import GB, GIB, MIB
 
 Backend = Literal["cuda", "rocm", "metal", "vulkan", "xpu", "cpu", "other"]
@@ -30,7 +31,7 @@ class Gpu:
     nominal_bytes: int
     driver_bytes: int = 0
     torch_bytes: int = 0
-    usable_bytes: int = 0  # set where the system itself limits the GPU (Apple: what every macOS lets it use)
+    usable_bytes: int = 0  # set where the system itself limits the GPU (Apple: what every macOS lets it use; AMD APU: its share)
     usable_high_bytes: int = 0  # what the newest macOS lets it use, where versions differ
     backend: Backend = "cuda"
     compute_arch: str = ""  # sm_90, gfx1100, ...
@@ -254,7 +255,10 @@ def _no_gpu(name: str) -> UnknownName:
 def _gpu(name: str, macos: str) -> Gpu:
     row = facts.get("gpus", name, "GPU")
     nominal = _scaled(row["nominal_gib"], GIB)
-    low, high = _apple_limit(nominal, macos) if row["vendor"] == "apple" else (0, 0)
+    if row["vendor"] == "apple":
+        low, high = working_set(nominal, macos)
+    else:  # an AMD chip's share of its memory is set in the firmware
+        low = high = _scaled(row["torch_gib"], GIB) if row["unified"] == "yes" and row["vendor"] == "amd" else 0
     return Gpu(
         name=row["name"],
         vendor=row["vendor"],
@@ -281,24 +285,6 @@ def _machine(row: Mapping[str, str], macos: str = "") -> Machine:
         ram_bytes=_scaled(row["ram_gib"], GIB),
         source=row["source"],
     )
-
-
-def _apple_limit(memory_bytes: int, macos: str) -> tuple[int, int]:
-    """What macOS lets the GPU of a Mac use (Metal's recommendedMaxWorkingSetSize) [bytes]: lowest and highest over its versions.
-
-    Two thirds of the memory up to 32 GB and three quarters above, on every version seen; macOS 15 and later give more,
-    by the table's figure for that size.
-    """
-    table = [row for row in facts.rows("apple_limits") if _scaled(row["memory_gib"], GIB) == memory_bytes]
-    limits = {row["macos"]: _scaled(row["limit_gib"], GIB) for row in table}
-    low = limits.get("any", round(memory_bytes * (2 / 3 if memory_bytes <= 32 * GIB else 0.75)))
-    high = limits.get("15+", low)
-    if not macos:
-        return low, high
-    match = re.fullmatch(r"(?:macos\s*)?(\d+)(\.\d+)*", macos.strip(), re.IGNORECASE)
-    if match is None:
-        raise BadInput(f"A macOS version such as '15' was expected, not {short(macos)}.")
-    return (high, high) if int(match[1]) >= 15 else (low, low)
 
 
 def _scaled(text: str, unit: int) -> int:

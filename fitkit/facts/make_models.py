@@ -27,7 +27,7 @@ COLUMNS = (
     "gguf_header_bytes", "header_basis", "downloads", "license", "released", "agree", "published_params", "why", "shape", "source", "checked",
 )  # fmt: skip
 CHECKED = "2026-10-31"
-_EMBEDDING = re.compile(r"embed|rerank|bge-|e5-|gte-|minilm|bert", re.IGNORECASE)
+_EMBEDDING = re.compile(r"embed|rerank|reward|bge-|e5-|gte-|minilm|bert", re.IGNORECASE)
 _TWIN = re.compile(
     r"-(instruct|chat|it|hf|base|pt|bf16)(?=-|$)", re.IGNORECASE
 )  # of one shape, told apart by training only
@@ -108,10 +108,10 @@ def read(folder: Path) -> tuple[list[Entry], list[str]]:
 
 
 def merged(entries: Iterable[Entry]) -> list[Entry]:
-    """One entry for models of one maker that differ in training only."""
-    out: dict[tuple[str, str, Model], Entry] = {}
+    """One entry for models that differ in training only, and for copies under another maker."""
+    out: dict[tuple[str, Model], Entry] = {}
     for entry in entries:
-        key = (entry.repo.split("/")[0], entry.short, entry.model)
+        key = (entry.short, entry.model)
         if key in out:
             out[key].twins.append(entry.repo)
         else:
@@ -148,7 +148,7 @@ def name_all(entries: list[Entry]) -> None:
         entry.name = next(
             name for name in (tail, entry.tail, base, f"{org}-{tail}", f"{org}-{entry.tail}") if fold(name) not in taken
         )
-        taken.add(fold(entry.name))
+        taken |= {fold(name) for name in (entry.name, *(repo.split("/")[-1] for repo in (entry.repo, *entry.twins)))}
 
 
 def alias_all(entries: list[Entry]) -> None:

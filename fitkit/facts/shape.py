@@ -31,8 +31,10 @@ def decode(text: str) -> dict[str, Any]:
     >>> decode("layers=[full*2,(a,b)*2] rope={theta=1e6}")
     {'layers': ['full', 'full', 'a', 'b', 'a', 'b'], 'rope': {'theta': 1000000.0}}
     """
-    tokens = [token for token in _TOKEN.findall(text) if not token.isspace()]
-    reader = _Reader(tokens)
+    tokens = _TOKEN.findall(text)
+    if sum(map(len, tokens)) != len(text):
+        raise BadInput(f"A shape has a quote that never ends: {short(text)}.")
+    reader = _Reader([token for token in tokens if not token.isspace()])
     out = reader.pairs("")
     if reader.left():
         raise BadInput(f"A shape ends too early at {short(reader.left())}.")

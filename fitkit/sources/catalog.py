@@ -10,7 +10,7 @@ from fitkit.errors import UnknownName
 from fitkit.facts import shape
 from fitkit.model import Cache, Layer, Model
 
-_LETTERS = {"full": "f", "sliding": "s", "chunked": "c", "latent": "l", "indexer": "i", "compressed": "z", "state": "m"}
+_LETTERS = {"full": "f", "sliding": "s", "chunked": "c", "latent": "l", "indexer": "i", "compressed": "z"}
 
 
 @cache
@@ -46,7 +46,7 @@ def layer_kinds(layers: Iterable[Layer]) -> str:
     """What each layer keeps, in short: `(s16x128@1024*5,f16x128)*10,s16x128@1024*2`.
 
     f full, s sliding, c chunked attention as KV heads x K width (/ V width where it differs) @ window; l latent and i indexer with their
-    width; z compressed as width : tokens in one; a state by its variant as heads x head width x state width, g groups, k kernel;
+    width; z compressed as width : tokens in one; a state by its variant : heads x head width x state width, g groups, k kernel;
     0 a layer that keeps nothing; + joins what one layer keeps; *n repeats.
     """
     return shape.runs(["+".join(map(_cache_kind, layer.caches)) or "0" for layer in layers])
@@ -55,7 +55,7 @@ def layer_kinds(layers: Iterable[Layer]) -> str:
 def _cache_kind(cache: Cache) -> str:
     if cache.kind == "state":
         groups = f"g{cache.groups}" if cache.groups else ""
-        return f"{cache.variant or 'm'}{cache.heads}x{cache.head_dim}x{cache.state_dim}{groups}k{cache.conv_kernel}"
+        return f"{cache.variant or 'm'}:{cache.heads}x{cache.head_dim}x{cache.state_dim}{groups}k{cache.conv_kernel}"
     heads = f"{cache.kv_heads}x" if cache.kv_heads else ""
     widths = (
         str(cache.k_dim)

@@ -16,6 +16,7 @@ _HOME = {
     "Gpu": "hardware", "Machine": "hardware", "machine": "hardware",
     "load": "sources",
     "demand": "tables", "fit": "tables",
+    "dashboard": "views.dashboard",
     "Budget": "rules.published.budget", "Library": "rules.published.library", "Shard": "rules.published.shard",
 }  # fmt: skip
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from fitkit.rules.published.shard import Shard
     from fitkit.sources import load
     from fitkit.tables import demand, fit
+    from fitkit.views.dashboard import dashboard
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,151 @@
+"""The page's questions to the tables. What does not depend on the change is remembered, so that a slider stays quick."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from fitkit import answers, commands, facts, tables
+from fitkit.errors import BadInput, FitError, UnknownName
+from fitkit.hardware import Machine, machine
+from fitkit.model import Model
+from fitkit.rules.published.budget import Budget
+from fitkit.sources import load
+from fitkit.views import controls
+from fitkit.views.state import State
+
+T = TypeVar("T")
+_REMEMBERED = 48
+
+
+@dataclass
+class Asker:
+    """Holds the models of this page and the answers it gave. `free` lets any source `fk.load` knows be named."""
+
+    own: dict[str, Model] = field(default_factory=dict)
+    free: bool = False
+    _kept: dict[Any, Any] = field(default_factory=dict)
+
+    def model(self, name: str) -> Model:
+        """The model of this name. A served page offers its catalog only: it opens no file and no address for a visitor."""
+        if name in self.own:
+            return self.own[name]
+        if not self.free and facts.find("models", name) is None:
+            raise UnknownName.among("model", name, [*self.own, *facts.every_name("models")])
+        return self._keep(("model", name), lambda: load(name))
+
+    def machines(self, state: State) -> list[Machine]:
+        """The chosen machines, with what is taken of each GPU."""
+        found = [machine(name) for name in state.machines]
+        return [machine(one, taken_gib=min(state.taken, one.gpu_nominal_gib)) if one.gpu else one for one in found]
+
+    def lead(self, state: State) -> list[Machine]:
+        """The machine of the big line."""
+        return [one for one in self.machines(state) if one.name == state.lead]
+
+    def fit(self, state: State, machines: Sequence[Machine], **axes: Any) -> pd.DataFrame:
+        """`fk.fit` for this question; `axes` widen it (contexts, parallel, kv_dtypes, quants)."""
+        question: dict[str, Any] = {
+            "quants": state.quant,
+            "contexts": state.context,
+            "parallel": state.parallel,
+            "kv_dtypes": state.kv,
+            "gpus": None if state.gpus == "auto" else int(state.gpus),
+        }
+        if not machines:
+            raise BadInput("No machine is chosen yet.")
+        return tables.fit(
+            self.model(state.model),
+            list(machines),
+            engine=engine(state),
+            rules=rules(state),
+            **{**question, **axes},
+        )
+
+    # --- the parts of the page
+
+    def rows(self, state: State) -> pd.DataFrame:
+        """One row a chosen machine."""
+        return self._keep(("rows", state), lambda: self.fit(state, self.machines(state)))
+
+    def heat(self, state: State) -> pd.DataFrame:
+        """Contexts x requests on the leading machine."""
+        grid = {"contexts": controls.contexts(self.model(state.model).context), "parallel": controls.requests()}
+        return self._keep(("heat", _still(state)), lambda: self.fit(state, self.lead(state), **grid))
+
+    def lines(self, state: State) -> pd.DataFrame:
+        """Contexts x KV cache types on the leading machine."""
+        kinds = controls.line_kv_dtypes(state)
+        axes = {"contexts": controls.contexts(self.model(state.model).context), "kv_dtypes": kinds, "parallel": 1}
+        key = ("lines", replace(_still(state), kv=""), tuple(kinds))
+        return self._keep(key, lambda: self.fit(state, self.lead(state), **axes))
+
+    def matrix(self, state: State) -> pd.DataFrame:
+        """Quantizations x the chosen machines."""
+        key = ("matrix", replace(state, lead="", quant=""), tuple(controls.matrix_quants(state)))
+        return self._keep(key, lambda: self.fit(state, self.machines(state), quants=controls.matrix_quants(state)))
+
+    def others(self, state: State) -> list[tuple[State, pd.Series[Any] | str]]:
+        """The same question under each engine and rule set: its row on the leading machine, or why there is none."""
+        out: list[tuple[State, pd.Series[Any] | str]] = []
+        model = self.model(state.model)
+        for rules_name, engine_name in controls.WAYS:
+            other = controls.settle(replace(state, rules=rules_name, engine=engine_name), model, state)
+            try:
+                out.append((other, self._keep(("way", other), lambda o=other: self.fit(o, self.lead(o)).iloc[0])))
+            except FitError as error:
+                out.append((other, str(error)))
+        return out
+
+    def terms(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+        """Each machine's terms on its fullest card."""
+        return {row["machine"]: answers.explain(row) for _, row in frame.iterrows()}
+
+    def card_bytes(self, state: State) -> dict[str, int]:
+        """What there is of each machine's cards: as engines see it, or nominal where a published rule set counts [bytes]."""
+        nominal = state.rules != "engine"
+        return {
+            one.name: one.gpu.nominal_bytes if nominal else one.gpu.seen_bytes
+            for one in self.machines(state)
+            if one.gpu is not None
+        }
+
+    def explained(self, row: pd.Series[Any]) -> pd.DataFrame:
+        """One row, term by term."""
+        return answers.explain(row)
+
+    def command(self, row: pd.Series[Any]) -> str:
+        """The line that starts it."""
+        return commands.command(row)
+
+    def plan(self, state: State) -> dict[str, Any] | None:
+        """The deployment on the leading machine, as plain values; None where none can be made."""
+        return None
+
+    def _keep(self, key: Any, make: Callable[[], T]) -> T:
+        if key not in self._kept:
+            if len(self._kept) >= _REMEMBERED:
+                del self._kept[next(iter(self._kept))]
+            self._kept[key] = make()
+        kept: T = self._kept[key]
+        return kept
+
+
+def _still(state: State) -> State:
+    """The question without what the charts over contexts and requests sweep themselves."""
+    return replace(state, context=1, parallel=1, machines=(state.lead,))
+
+
+def engine(state: State) -> Any:
+    """The engine, with the utilization where it has one."""
+    if state.engine == "vllm" and state.rules == "engine":
+        return VLLM(gpu_memory_utilization=state.util)
+    return state.engine
+
+
+def rules(state: State) -> Any:
+    """The rule set, with the utilization where it has one."""
+    return Budget(gpu_memory_utilization=state.util) if state.rules == "budget" else state.rules

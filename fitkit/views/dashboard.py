@@ -1,0 +1,242 @@
+"""The planner's page as one widget: the question in, the answer of the tables out. Layout and inputs are in page.js and style.css."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import pandas as pd
+import traitlets
+
+from fitkit.errors import BadInput, FitError, UnknownName
+from fitkit.model import Model
+from fitkit.sources import load
+from fitkit.views import charts, controls, html, rows
+from fitkit.views.asking import Asker
+from fitkit.views.chips import chips
+from fitkit.views.state import State, from_file, from_query, to_file
+
+_HERE = Path(__file__).parent
+_MOST_TEXT = 1_000_000
+
+
+def in_voila() -> bool:
+    """Whether this kernel serves a page of its own."""
+    return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/") or "VOILA_PREHEAT" in os.environ
+
+
+class Dashboard(anywidget.AnyWidget):
+    """The page. `state` is its question; everything else is what the browser shows.
+
+    A move of a control is answered in two parts: `quick` (verdict, memory, launch line) at once, and the rest
+    (heat map, lines, matrix, the other ways to count) when the browser asks for it, which it does when the control rests.
+    """
+
+    _esm = _HERE / "static" / "live.js"
+    _css = _HERE / "style.css"
+
+    own_page = traitlets.Bool(False).tag(sync=True)
+    catalog = traitlets.Dict().tag(sync=True)
+    specs = traitlets.Dict().tag(sync=True)
+    state = traitlets.Dict().tag(sync=True)
+    form = traitlets.Dict().tag(sync=True)
+    errors = traitlets.Dict().tag(sync=True)
+    slots = traitlets.Dict().tag(sync=True)
+    rest_slots = traitlets.Dict().tag(sync=True)
+    rows_memory = traitlets.Unicode("[]").tag(sync=True)
+    rows_limits = traitlets.Unicode("[]").tag(sync=True)
+    rows_heat = traitlets.Unicode("[]").tag(sync=True)
+    rows_here = traitlets.Unicode("[]").tag(sync=True)
+    rows_lines = traitlets.Unicode("[]").tag(sync=True)
+    rows_point = traitlets.Unicode("[]").tag(sync=True)
+    alts = traitlets.Dict().tag(sync=True)
+    rest_alts = traitlets.Dict().tag(sync=True)
+    files = traitlets.Dict().tag(sync=True)
+    status = traitlets.Unicode("").tag(sync=True)
+    query = traitlets.Unicode("").tag(sync=True)
+
+    def __init__(self, asker: Asker, question: State) -> None:
+        self.asker = asker
+        self.question = question
+        lists = controls.catalog()
+        own = [{"value": name, "label": name, "detail": "yours"} for name in asker.own]
+        words = {"about": f"Catalog of {controls.catalog_date()}", "words": html.words()}
+        super().__init__(
+            own_page=in_voila(),
+            specs=charts.specs(),
+            catalog={**lists, "models": [*own, *lists["models"]]},
+            slots=words,
+        )
+        self.answer(question, {})
+        self.on_msg(self._hear)
+
+    def _hear(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
+        """One message of the browser; whatever it holds, the page stays."""
+        kind = message.get("kind")
+        if kind == "rest":
+            self.answer_rest()
+            return
+        try:
+            if kind == "load":
+                given = from_file(str(message.get("text"))[:_MOST_TEXT])
+            else:
+                given = from_query(str(message.get("query"))) if kind == "asked" else dict(message.get("state") or {})
+        except FitError as error:
+            self.status = str(error)
+            self.send({"kind": "said", "text": str(error)})
+            return
+        new, errors = self.question.read(given)
+        if kind == "asked" and not self._knows(new.model):
+            new, errors = replace(new, model=self.question.model), {}
+        self.answer(new, {} if kind == "asked" else errors)
+        self.send({"kind": "quick", "seq": message.get("seq")})
+
+    def _knows(self, name: str) -> bool:
+        try:
+            self.asker.model(name)
+        except FitError:
+            return False
+        return True
+
+    def answer(self, new: State, errors: dict[str, str]) -> None:
+        """The quick part. Where the tables refuse, the sentence stands beside what was changed and the last answer stays."""
+        before = self.question
+        model: Model | None = None
+        try:
+            model = self.asker.model(new.model)
+        except FitError as error:
+            errors = {**errors, "model": str(error)}
+            new = replace(new, model=before.model)
+            model = self._last_model(before)
+        new = controls.settle(new, model, before)
+        try:
+            answer = self._quick(new)
+        except FitError as error:
+            answer = {} if self.rows_limits != "[]" else {"slots": {**self.slots, "verdict": html.broken(str(error))}}
+            errors = {**errors, _blame(new, before): str(error)}
+        self.question = new
+        chosen = controls.chosen_machines(new.machines)
+        with self.hold_sync():
+            self.set_trait("errors", errors)
+            self.set_trait("state", new.json())
+            self.set_trait("form", controls.form(new, model, chosen))
+            self.set_trait("query", new.query())
+            for name, value in answer.items():
+                self.set_trait(name, value)
+            if errors:
+                self.status = " ".join(errors.values())
+
+    def _last_model(self, before: State) -> Model | None:
+        try:
+            return self.asker.model(before.model)
+        except FitError:
+            return None
+
+    def _quick(self, state: State) -> dict[str, Any]:
+        """Verdict, memory by machine, launch line, the table."""
+        if not state.machines:
+            return {"slots": {**self.slots, "verdict": html.nothing_chosen()}, "status": "No machine chosen yet."}
+        frame = self.asker.rows(state)
+        lead = _lead_row(frame, state)
+        bars, limits = rows.memory(frame, self.asker.terms(frame), self.asker.card_bytes(state))
+        contexts = controls.contexts(self.asker.model(state.model).context)
+        command = self.asker.command(lead)
+        return {
+            "slots": {
+                **self.slots,
+                "verdict": html.verdict(lead),
+                "legend": html.legend([bar["term"] for bar in bars]),
+                "command": html.command(command),
+                "table": html.table(frame, state),
+            },
+            "status": f"{html.headline(lead)}. {lead['reason']}",
+            "rows_memory": json.dumps(bars),
+            "rows_limits": json.dumps(limits),
+            "rows_here": json.dumps(rows.here(state, contexts, controls.requests())),
+            "rows_point": json.dumps([{"context": state.context, "parallel": state.parallel}]),
+            "alts": {"memory": rows.say_memory(frame)},
+            "files": {
+                "command": command,
+                "csv": frame.to_csv(index=False),
+                "csv_name": f"fit-{_plain(state.model)}.csv",
+                "plan": to_file(state, self.asker.plan(state)),
+                "plan_name": f"plan-{_plain(state.model)}.json",
+            },
+        }
+
+    def answer_rest(self) -> None:
+        """Everything that may come a moment later; a part that has no answer says why in its own place."""
+        state = self.question
+        if not state.machines:
+            return
+        kinds = controls.line_kv_dtypes(state)
+        slots: dict[str, str] = {}
+        try:
+            cells = rows.heat(self.asker.heat(state))
+            points = rows.lines(self.asker.lines(state), kinds)
+            slots["heatnote"] = html.heat_legend(state.lead)
+            slots["linesnote"] = html.line_legend(kinds, state)
+            slots["matrix"] = html.matrix(self.asker.matrix(state), state)
+            lead = _lead_row(self.asker.rows(state), state)
+            slots["chips"] = html.chips(chips(self.asker, state, lead))
+            slots["known"] = html.explained(self.asker.explained(lead))
+            slots["others"] = html.others(self.asker.others(state))
+        except FitError:
+            return  # the quick part has said what is wrong, beside its control
+        with self.hold_sync():
+            self.set_trait("rest_slots", slots)
+            self.set_trait("rows_heat", json.dumps(cells))
+            self.set_trait("rows_lines", json.dumps(points))
+            self.set_trait(
+                "rest_alts", {"heat": rows.say_heat(cells, state.lead), "lines": rows.say_lines(points, state.lead)}
+            )
+
+
+def _lead_row(frame: pd.DataFrame, state: State) -> Any:
+    """The row of the big line."""
+    mine = frame[frame["machine"] == state.lead]
+    return (mine if len(mine) else frame).iloc[0]
+
+
+def _blame(new: State, before: State) -> str:
+    """The control whose change brought the error."""
+    for name in ("machines", "context", "parallel", "quant", "kv", "engine", "rules", "util", "gpus", "taken"):
+        if getattr(new, name) != getattr(before, name):
+            return name
+    return "model"
+
+
+def _plain(name: str) -> str:
+    return "".join(c if c.isalnum() or c in "-._" else "-" for c in name)[:80]
+
+
+def dashboard(model: Any = None, **question: Any) -> Dashboard:
+    """The planner's page, for JupyterLab or Voilà.
+
+    Parameters
+    ----------
+    model
+        Anything `fk.load` takes: a catalog name, a config.json, a GGUF, a Model; a list of them offers all, the first chosen.
+    question
+        What the page opens on: quant, engine, rules, context, parallel, kv, util, machines, lead, gpus, taken.
+
+    Raises BadInput for a value or a name the page cannot take over.
+    """
+    own: dict[str, Model] = {}
+    given = [] if model is None else list(model) if isinstance(model, list | tuple) else [model]
+    for source in given:
+        found = load(source)
+        own[found.name] = found
+    unknown = set(question) - set(State.__dataclass_fields__) - {"model"}
+    if unknown:
+        raise UnknownName.among("setting of the page", sorted(unknown)[0], State.__dataclass_fields__)
+    start = {**({"model": next(iter(own))} if own else {}), **question}
+    state, errors = State().read(start)
+    if errors:
+        raise BadInput(" ".join(errors.values()))
+    asker = Asker(own=own, free=not in_voila())
+    return Dashboard(asker, controls.settle(state, asker.model(state.model), State()))

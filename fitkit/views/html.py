@@ -1,0 +1,282 @@
+"""Frames → HTML for the page's slots. Every text that comes from outside passes `e`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+import pandas as pd
+
+from fitkit.units import GIB, show_gb, show_gib
+from fitkit.views.charts import KV_COLOURS, STRENGTH, TERMS, VERDICTS
+from fitkit.views.state import State
+
+Row = Any  # one row of a `fit` frame
+MARKS = {"fits": ("yes", "✓", "fits"), "close": ("close", "≈", "close"), "no": ("no", "✗", "does not fit")}
+
+
+def e(text: object) -> str:
+    """Escaped for HTML, in text and in attributes."""
+    return escape(str(text), quote=True)
+
+
+def setter(**changes: Any) -> str:
+    """The attribute that makes a click change the question."""
+    return f'data-set="{e(json.dumps(changes))}"'
+
+
+def known(value: Any) -> bool:
+    """Whether a cell of a frame holds anything."""
+    return not pd.isna(value)
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as plain mappings."""
+    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+
+
+def verdict_of(row: Row) -> str:
+    """fits, close (the range straddles the limit) or no."""
+    low, high, usable = (row.get(name) for name in ("per_gpu_low_bytes", "per_gpu_high_bytes", "usable_per_gpu_bytes"))
+    if all(value is not None and known(value) for value in (low, high, usable)) and low <= usable < high:
+        return "close"
+    return "fits" if row["fits"] else "no"
+
+
+def place(row: Row) -> str:
+    """Machine as the verdict uses it: '2× H100 80GB'."""
+    count = row["fit_gpus"] if known(row["fit_gpus"]) else 0
+    return f"{int(count)}× {row['gpu']}" if count and known(row["gpu"]) and row["gpu"] else str(row["machine"])
+
+
+def requests(n: Any) -> str:
+    """'1 request' or '8 requests'."""
+    return f"{int(n):,} request{'' if int(n) == 1 else 's'}"
+
+
+def headline(row: Row) -> str:
+    """The one loud line."""
+    verdict = verdict_of(row)
+    if verdict == "no":
+        return f"Does not fit on {str(row['machine']).replace('x ', '× ', 1)}"
+    many = int(row["fit_parallel"]) if known(row["fit_parallel"]) else 1
+    start = "Close: may fit on" if verdict == "close" else "Fits on"
+    return f"{start} {place(row)} · {requests(many)} at a time"
+
+
+def verdict(row: Row) -> str:
+    """The verdict, its reason and the figures behind it."""
+    css, mark, _ = MARKS[verdict_of(row)]
+    figures = [
+        ("needs", row["need_per_gpu_bytes"], show_gib),
+        ("usable", row["usable_per_gpu_bytes"], show_gib),
+        ("free", row["free_per_gpu_bytes"], show_gib),
+        ("requests that fit", row["max_parallel"], lambda n: f"{int(n):,}"),
+        ("longest context", row["max_context"], lambda n: f"{int(n):,} tokens"),
+    ]
+    facts = "".join(f"<span>{e(n)} <b>{e(show(v))}</b></span>" for n, v, show in figures if known(v))
+    return (
+        f'<div class="fk-answer-line fk-{css}" tabindex="-1"><span class="fk-mark" aria-hidden="true">{mark}</span>'
+        f'<strong>{e(headline(row))}</strong><p>{e(row["reason"])}</p><div class="fk-facts">{facts}</div></div>'
+    )
+
+
+def nothing_chosen() -> str:
+    """Instead of a verdict where no machine is chosen: three common ones."""
+    chips = [chip(name, machines=[name], lead=name) for name in ("1x RTX 4090", "1x H100 80GB", "M4 Max 64GB")]
+    return (
+        '<div class="fk-answer-line" tabindex="-1"><span></span><strong>No machine chosen yet</strong>'
+        f'<p>Add one on the left, or start with one of these.</p></div><div class="fk-chips">{"".join(chips)}</div>'
+    )
+
+
+def broken(message: str) -> str:
+    """Instead of a verdict where the very first question has no answer."""
+    return f'<div class="fk-answer-line fk-no" tabindex="-1"><span class="fk-mark" aria-hidden="true">✗</span><strong>No answer yet</strong><p>{e(message)}</p></div>'
+
+
+def chip(text: str, **changes: Any) -> str:
+    """A button that applies a change."""
+    return f'<button type="button" class="fk-chip" {setter(**changes)}>{e(text)}</button>'
+
+
+def chips(pairs: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """What else to try, one click each."""
+    if not pairs:
+        return '<span class="fk-quiet">Nothing else to try from here.</span>'
+    return '<span class="fk-quiet">Try</span>' + "".join(chip(text, **changes) for text, changes in pairs)
+
+
+def legend(kinds: Sequence[str]) -> str:
+    """The colours of the memory chart that are in use."""
+    keys = [f'<span class="fk-key" style="--c:{TERMS[k][1]}">{TERMS[k][0]}</span>' for k in TERMS if k in kinds]
+    keys.append('<span class="fk-key fk-line">usable</span>')
+    keys.append(
+        '<span class="fk-key" style="--c:color-mix(in srgb, currentColor 14%, transparent)">not usable or free</span>'
+    )
+    return "".join(keys)
+
+
+def heat_legend(lead: str) -> str:
+    """What the colours and marks of the heat map mean, and for which machine."""
+    keys = "".join(
+        f'<span class="fk-key" style="--c:{VERDICTS[name]};--o:{STRENGTH[name]}">{MARKS[name][1]} {MARKS[name][2]}</span>'
+        for name in ("fits", "close", "no")
+    )
+    return f"<span>on {e(lead.replace('x ', '× ', 1))}</span>{keys}"
+
+
+def line_legend(kinds: Sequence[str], state: State) -> str:
+    """The lines by KV cache type, and for which machine."""
+    keys = "".join(
+        f'<span class="fk-key fk-stroke" style="--c:{colour}">{e(name)}</span>'
+        for name, colour in zip(kinds, KV_COLOURS, strict=False)
+    )
+    return f"<span>on {e(state.lead.replace('x ', '× ', 1))}</span>{keys}"
+
+
+def matrix(frame: pd.DataFrame, state: State) -> str:
+    """Quantizations x machines: mark, GPUs and need, requests in each cell; a click takes the cell over."""
+    machines = list(dict.fromkeys(frame["machine"]))
+    head = "".join(f"<th scope='col' class='fk-m'>{e(str(name).replace('x ', '× ', 1))}</th>" for name in machines)
+    body = []
+    for quant, group in frame.groupby("quant", sort=False):
+        cells = {row["machine"]: row for row in records(group)}
+        size = next((show_gb(row["weights_bytes"]) for row in cells.values() if known(row["weights_bytes"])), "")
+        tds = "".join(f"<td>{_cell(cells[name], state)}</td>" for name in machines)
+        here = ' class="fk-here"' if quant == state.quant else ""
+        body.append(f'<tr{here}><th scope="row">{e(quant)}</th><td class="fk-n fk-less">{e(size)}</td>{tds}</tr>')
+    caption = f"{state.model} at {state.context:,} tokens × {requests(state.parallel)}; click a cell to take it over"
+    return (
+        f'<table class="fk-matrix"><caption>{e(caption)}</caption><thead><tr><th scope="col">Quantization</th>'
+        f'<th scope="col" class="fk-n fk-less">Weights</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+    )
+
+
+def _cell(row: Mapping[str, Any], state: State) -> str:
+    css, mark, word = MARKS[verdict_of(row)]
+    need = show_gib(row["need_per_gpu_bytes"]) if known(row["need_per_gpu_bytes"]) else ""
+    if css == "no":
+        text = "—" if row["limited_by"] == "engine" else "no"
+        side = need
+    else:
+        text = f"{int(row['fit_gpus'])}×" if known(row["fit_gpus"]) and int(row["fit_gpus"]) else "CPU"
+        many = f"{int(row['max_parallel']):,} at once" if known(row["max_parallel"]) else ""
+        side = " · ".join(part for part in (need, many) if part)
+    at = " fk-at" if row["quant"] == state.quant and row["machine"] == state.lead else ""
+    label = f"{row['quant']} on {row['machine']}: {word}; {row['reason']}"
+    return (
+        f'<button type="button" class="fk-cell fk-{css}{at}" {setter(quant=row["quant"], lead=row["machine"])} title="{e(row["reason"])}" '
+        f'aria-label="{e(label)}"><span>{mark} {e(text)}</span><small>{e(side)}</small></button>'
+    )
+
+
+def command(lines: str) -> str:
+    """The launch line."""
+    return f'<pre tabindex="0" aria-label="Launch command">{e(lines)}</pre>'
+
+
+_TABLE = (
+    ("machine", "Machine", "", str),
+    ("fit_gpus", "GPUs", "n", lambda n: f"{int(n)}"),
+    ("weights_bytes", "Weights", "n fk-less", show_gib),
+    ("kv_bytes", "KV cache", "n fk-less", show_gib),
+    ("overhead_bytes", "Overhead", "n fk-less", show_gib),
+    ("need_per_gpu_bytes", "Need a card", "n", show_gib),
+    ("usable_per_gpu_bytes", "Usable a card", "n", show_gib),
+    ("max_parallel", "Requests", "n", lambda n: f"{int(n):,}"),
+    ("max_context", "Longest context", "n fk-less", lambda n: f"{int(n):,}"),
+)
+
+
+def table(frame: pd.DataFrame, state: State) -> str:
+    """One row a machine; the CSV has every column."""
+    head = "".join(f'<th scope="col" class="{_css(css)}">{e(title)}</th>' for _, title, css, _ in _TABLE)
+    body = []
+    for row in records(frame):
+        cells = []
+        for name, _, css, show in _TABLE:
+            text = e(show(row[name])) if known(row[name]) else '<span class="fk-quiet">–</span>'
+            cells.append(f'<td class="{_css(css)}">{text}</td>')
+        _, mark, word = MARKS[verdict_of(row)]
+        here = ' class="fk-here"' if row["machine"] == state.lead else ""
+        body.append(
+            f"<tr{here}>{''.join(cells)}<td>{mark} {e(row['badge'] if known(row['badge']) else word)}</td></tr>"
+        )
+    return f"<table><thead><tr>{head}<th scope='col'>Verdict</th></tr></thead><tbody>{''.join(body)}</tbody></table>"
+
+
+def _css(css: str) -> str:
+    return f"fk-{css}" if css else ""
+
+
+def others(ways: Sequence[tuple[State, Any]]) -> str:
+    """The same question under other rules and engines, side by side."""
+    body = []
+    for state, row in ways:
+        if isinstance(row, str):
+            rest = f'<td colspan="6" class="fk-quiet">{e(row)}</td>'
+        else:
+            _, mark, word = MARKS[verdict_of(row)]
+            sizes = "".join(
+                f'<td class="fk-n{less}">{e(show_gib(row[name])) if known(row[name]) else "–"}</td>'
+                for name, less in (("weights_bytes", " fk-less"), ("kv_bytes", " fk-less"), ("overhead_bytes", " fk-less"), ("need_per_gpu_bytes", ""))
+            )  # fmt: skip
+            many = f"{int(row['max_parallel']):,}" if known(row["max_parallel"]) else "–"
+            rest = f'{sizes}<td class="fk-n">{many}</td><td title="{e(row["reason"])}">{mark} {word}</td>'
+        body.append(f'<tr><th scope="row">{e(_way(state))}</th><td class="fk-less">{e(state.quant)}</td>{rest}</tr>')
+    return (
+        '<table><thead><tr><th scope="col">Counted by</th><th scope="col" class="fk-less">Weights as</th>'
+        '<th scope="col" class="fk-n fk-less">Weights</th><th scope="col" class="fk-n fk-less">KV cache</th>'
+        '<th scope="col" class="fk-n fk-less">Overhead</th><th scope="col" class="fk-n">Need a card</th>'
+        f'<th scope="col" class="fk-n">Requests</th><th scope="col">Verdict</th></tr></thead><tbody>{"".join(body)}</tbody></table>'
+    )
+
+
+_RULES = {"engine": "what it allocates", "library": "library rule", "budget": "memory budget", "shard": "shard plan"}
+_ENGINES = {"llama.cpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
+
+
+def _way(state: State) -> str:
+    return f"{_ENGINES[state.engine]}, {_RULES[state.rules]}"
+
+
+def explained(terms: pd.DataFrame) -> str:
+    """Term by term, with where each figure comes from."""
+    body = []
+    for row in records(terms):
+        low: Any = row.get("low")
+        high: Any = row.get("high")
+        spread = f"{low / GIB:,.2f}–{high / GIB:,.2f}" if known(low) and known(high) and low != high else ""
+        body.append(
+            f'<tr><th scope="row">{e(str(row["term"]).replace("_", " "))}</th><td class="fk-n">{e(show_gib(row["bytes"]))}</td>'
+            f'<td class="fk-n fk-less">{e(spread)}</td><td>{e(row["evidence"])}</td><td class="fk-less">{e(row["source"])}</td></tr>'
+        )
+    return (
+        '<table><thead><tr><th scope="col">Term</th><th scope="col" class="fk-n">Size</th><th scope="col" class="fk-n fk-less">Range, GiB</th>'
+        f'<th scope="col">Evidence</th><th scope="col" class="fk-less">Source</th></tr></thead><tbody>{"".join(body)}</tbody></table>'
+    )
+
+
+_WORDS = (
+    ("GB, GiB", "GB is 10⁹ bytes, GiB is 2³⁰. Downloads and weights are in GB, memory in GiB."),
+    ("Weights", "The model's parameters as they lie in memory."),
+    ("KV cache", "What attention keeps of every token of every request; it grows with context and requests."),
+    ("State", "What recurrent layers keep of a request, however long it is."),
+    ("Compute", "Working memory of one step: activations and buffers."),
+    ("Runtime", "What the driver and the engine take before any model is loaded."),
+    ("Need, usable", "Need is what the work takes on the fullest card; usable is what the card can give to it."),
+    ("Utilization", "The share of a card that vLLM reserves at its start, whatever the work."),
+    ("Requests at once", "Requests in flight, each with a context of full length."),
+    ("exact", "Evidence: read from a header, or a rule of the engine checked byte for byte."),
+    ("engine", "Evidence: the engine's own rule, for the version named."),
+    ("fitted", "Evidence: from measured start-up logs, with their spread."),
+    ("assumed", "Evidence: a published or customary figure that nobody measured here."),
+)
+
+
+def words() -> str:
+    """The glossary."""
+    return f"<dl>{''.join(f'<dt>{e(term)}</dt><dd>{e(text)}</dd>' for term, text in _WORDS)}</dl>"

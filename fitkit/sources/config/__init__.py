@@ -55,10 +55,14 @@ def model_from_config(
 def model_from_view(config: Config, *, name: str = "", source: str = "") -> Model:
     """As model_from_config, over a view whose record the caller wants to see afterwards."""
     _load_families()
+    from fitkit.sources.config.encoder import other_head
+
     model_type = config.text("model_type", default="")
     named = config.entries("architectures", default=[])
     architecture = named[0] if named and isinstance(named[0], str) else ""
     function = FAMILIES.get(model_type) or ARCHITECTURES.get(architecture)
+    if "text_config" in config:  # some files name the text model's type at the top too
+        function = ARCHITECTURES.get(architecture, function)
     if function is None:
         if not model_type and not architecture:
             raise BadInput(
@@ -70,6 +74,7 @@ def model_from_view(config: Config, *, name: str = "", source: str = "") -> Mode
             f"{'are ' + ', '.join(near) if near else 'one is far'}. It needs one function in fitkit/sources/config that says which caches and tensors its layers have."
         )
     shape = function(config)
+    other_head(config, shape, architecture)
     return finish(config, shape, name=name, source=source, family=model_type or architecture, architecture=architecture)
 
 
@@ -98,9 +103,16 @@ def finish(config: Config, shape: Shape, *, name: str, source: str, family: str,
         kv_dtype=kv_dtype,
         architecture=architecture,
         gguf_architecture=shape.gguf_architecture,
+        projector_bytes=projector_bytes(tensors),
         source=source or config.place,
         extra=tuple(sorted({**(shape.extra or {}), **({"formats": formats_of(tensors)} if quant else {})}.items())),
     )
+
+
+def projector_bytes(tensors: tuple[Tensor, ...]) -> int:
+    """Bytes of an F16 mmproj file with all that lies beside the language model: matrices in 16 bits, vectors in 32 (llama.cpp's converter)."""
+    beside = [tensor for tensor in tensors if tensor.part in ("vision", "audio", "projector")]
+    return sum(tensor.elements * tensor.copies * (2 if len(tensor.shape) > 1 else 4) for tensor in beside)
 
 
 def layers_experts(shape: Shape) -> dict[int, tuple[int, int]]:
@@ -135,4 +147,4 @@ def dtype_of(config: Config) -> str:
 
 def _load_families() -> None:
     """Import the family functions once, on the first config (no work at import)."""
-    from fitkit.sources.config import compressed, dense, hybrid, latent, moe, window  # noqa: F401
+    from fitkit.sources.config import compressed, dense, encoder, hybrid, latent, moe, multimodal, window  # noqa: F401

@@ -21,9 +21,10 @@ class Config:
     `read` maps each key asked for and present to its value, in the order asked; sub-views record under their own name.
     """
 
-    def __init__(self, mapping: Mapping[str, Any], place: str = "config.json") -> None:
+    def __init__(self, mapping: Mapping[str, Any], place: str = "config.json", *, nested: bool = False) -> None:
         self.mapping = mapping
         self.place = place
+        self.nested = nested  # a mapping inside another, which leaves out whatever equals its class's defaults
         self.read: dict[str, Any] = {}
         self._views: dict[str, Config] = {}
 
@@ -49,6 +50,13 @@ class Config:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._bad(keys, value, f"a whole number from {low} to {high}")
         return value
+
+    def nullable(self, key: str, default: int) -> int:
+        """A whole number under `key`, 0 where the file says null, `default` where it is silent; a null is remembered as 0."""
+        if key in self.mapping and self.mapping[key] is None:
+            self.read[key] = 0
+            return 0
+        return self.whole(key, default=default, low=0)
 
     def number(self, *keys: str, default: float = _MISSING) -> float:
         """A finite number."""
@@ -103,15 +111,15 @@ class Config:
                 raise self._bad(keys, entry, f"whole numbers from {low} to {high}")
         return tuple(values)
 
-    def view(self, key: str) -> Config | None:
-        """The mapping under `key` as a view of its own, or None where there is none."""
+    def view(self, key: str, **also: Any) -> Config | None:
+        """The mapping under `key` as a view of its own, or None where there is none; `also` are keys it takes from elsewhere."""
         value = self.mapping.get(key)
         if value is None:
             return None
         if not isinstance(value, Mapping):
             raise self._bad((key,), value, "a mapping")
         if key not in self._views:
-            self._views[key] = Config(value, f"{self.place}: {key}")
+            self._views[key] = Config({**value, **also} if also else value, f"{self.place}: {key}")
         return self._views[key]
 
     def recorded(self) -> dict[str, Any]:

@@ -1,0 +1,354 @@
+"""Models that also read pictures or sound: the text model's own function over the text part, beside it the tower and the projector.
+
+`part` tells them apart: "" the language model, vision, audio, projector. What a published checkpoint holds and no engine
+loads is not counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
+from fitkit.sources.config import ARCHITECTURES, FAMILIES, Shape, family
+from fitkit.sources.config.build import Build
+from fitkit.sources.config.view import Config
+from fitkit.sources.config.vision import Tower, read_tower, siglip
+
+
+def text_part(
+    config: Config,
+    *keys: str,
+    default: str = "",
+    prefix: str = "model.language_model.",
+    silent: Mapping[str, Any] = MappingProxyType({}),
+) -> Shape:
+    """The text model's shape, from the first of `keys` that is there (none: from the config itself); `prefix` replaces "model." before its modules.
+
+    A head tied at the top is tied in the text part, whose own config may be silent; `silent` are other values that hold
+    where it says nothing.
+    """
+    key = next((key for key in keys if key in config), "")
+    said = config.mapping.get(key)
+    also = {name: value for name, value in silent.items() if isinstance(said, Mapping) and said.get(name) is None}
+    if "tie_word_embeddings" in config:
+        also["tie_word_embeddings"] = config.flag("tie_word_embeddings")
+    text = config.view(key, **also) if key else config
+    if text is None:
+        raise BadInput(f"{config.place} has none of {', '.join(keys)}, which this model's family needs.")
+    model_type = text.text("model_type", default="") if key else default
+    named = text.entries("architectures", default=()) if key else ()
+    architecture = named[0] if named and isinstance(named[0], str) else ""
+    function = FAMILIES.get(model_type or default) or ARCHITECTURES.get(architecture)
+    if function is None:
+        near = UnknownName.among("model_type", model_type or default, FAMILIES).nearest
+        raise UnsupportedModel(
+            f"{text.place}: the text model {short(model_type or architecture or default)} is not modelled"
+            f"{'; the nearest known are ' + ', '.join(near) if near else ''}."
+        )
+    shape = function(text)
+    build = shape.build
+    build.modules = [
+        prefix + name.removeprefix("model.") if name.startswith("model.") else name for name in build.modules
+    ]
+    return shape
+
+
+def vision_part(config: Config, shape: Shape, module: str, *, default: str = "", key: str = "vision_config") -> int:
+    """Add the tower under `key`; the width its projector sees."""
+    vision = config.view(key)
+    if vision is None:
+        raise BadInput(f"{config.place} has no {key}, which this model's family needs.")
+    return read_tower(shape.build, vision, module, default)
+
+
+def projector(build: Build, module: str) -> Tower:
+    """Collects a projector's tensors; replicated on every rank unless said otherwise."""
+    return Tower(build=build, part="projector", module=module, prefix="mm.")
+
+
+@family("qwen2_vl", architectures=("Qwen2VLForConditionalGeneration",))
+def qwen2_vl(config: Config) -> Shape:
+    """Qwen2-VL: Qwen2 and a tower with its merger."""
+    shape = text_part(config, "text_config", default="qwen2")
+    vision_part(config, shape, "visual.", default="qwen2_vl")
+    return shape
+
+
+@family("qwen2_5_vl", architectures=("Qwen2_5_VLForConditionalGeneration",))
+def qwen2_5_vl(config: Config) -> Shape:
+    """Qwen2.5-VL: Qwen2 and a tower with its merger."""
+    shape = text_part(config, "text_config", default="qwen2")
+    vision_part(config, shape, "visual.", default="qwen2_5_vl")
+    return shape
+
+
+@family("qwen3_vl", architectures=("Qwen3VLForConditionalGeneration",))
+@family("qwen3_vl_moe", architectures=("Qwen3VLMoeForConditionalGeneration",))
+@family("qwen3_5", architectures=("Qwen3_5ForConditionalGeneration",))
+@family("qwen3_5_moe", architectures=("Qwen3_5MoeForConditionalGeneration",))
+def qwen3_vl(config: Config) -> Shape:
+    """Qwen3-VL and Qwen3.5, dense or with experts."""
+    own = config.text("model_type", default="qwen3_vl")
+    shape = text_part(config, "text_config", default=f"{own}_text")
+    vision_part(config, shape, "model.visual.", default=own)
+    return shape
+
+
+@family("glm4v", architectures=("Glm4vForConditionalGeneration",))
+@family("glm4v_moe", architectures=("Glm4vMoeForConditionalGeneration",))
+def glm4v(config: Config) -> Shape:
+    """GLM-4V: GLM-4 (0414) or GLM-4.5 and a tower with its merger."""
+    moe = config.text("model_type", default="glm4v") == "glm4v_moe"
+    shape = text_part(config, "text_config", default="glm4v_moe_text" if moe else "glm4")
+    vision_part(config, shape, "model.visual.", default="glm4v")
+    return shape
+
+
+@family("gemma3", architectures=("Gemma3ForConditionalGeneration",))
+def gemma3(config: Config) -> Shape:
+    """Gemma 3: SigLIP, pooled, a norm and one projection."""
+    shape = text_part(config, "text_config", default="gemma3_text")
+    hidden = vision_part(config, shape, "vision_tower.vision_model.", default="siglip_vision_model")
+    joint = projector(shape.build, "multi_modal_projector.")
+    joint.norm("soft_emb_norm", hidden, "mm_soft_emb_norm", bias=False)
+    joint.add("input_projection", (hidden, shape.hidden_size), "mm_input_projection_weight")
+    return shape
+
+
+@family("gemma4", architectures=("Gemma4ForConditionalGeneration",))
+def gemma4(config: Config) -> Shape:
+    """Gemma 4: its own tower, and for the E models one for sound."""
+    shape = text_part(config, "text_config", default="gemma4_text")
+    hidden = vision_part(config, shape, "model.vision_tower.", default="gemma4_vision")
+    projector(shape.build, "model.embed_vision.").add(
+        "input_projection", (hidden, shape.hidden_size), "embedding_projection"
+    )
+    audio = config.view("audio_config")
+    if audio is not None:
+        from fitkit.sources.config.audio import gemma4_audio
+
+        width = gemma4_audio(shape.build, audio)
+        projector(shape.build, "model.embed_audio.").add(
+            "a.input_projection", (width, shape.hidden_size), "embedding_projection"
+        )
+    return shape
+
+
+@family("llama4", architectures=("Llama4ForConditionalGeneration",))
+def llama4(config: Config) -> Shape:
+    """Llama 4: the tower and one projection; without a vision_config the tower is the one of Llama4VisionConfig's defaults, which vLLM builds too."""
+    shape = text_part(config, "text_config", default="llama4_text", prefix="language_model.model.")
+    vision = config.view("vision_config") or Config({}, f"{config.place}: vision_config")
+    hidden = read_tower(shape.build, vision, "vision_model.", "llama4_vision_model")
+    joint = projector(shape.build, "multi_modal_projector.")
+    joint.linear("linear_1", hidden, shape.hidden_size, "linear_1", bias=False, shard="column")
+    return shape
+
+
+def two_layers(config: Config, shape: Shape, n_in: int, *, bias: bool = True, shard: bool = False) -> None:
+    """LLaVA's projector: two linear layers to the text model's width."""
+    joint, hidden = projector(shape.build, "multi_modal_projector."), shape.hidden_size
+    joint.linear("linear_1", n_in, hidden, "linear_1", bias=bias, shard="column" if shard else "replicated")
+    joint.linear("linear_2", hidden, hidden, "linear_2", bias=bias, shard="row" if shard else "replicated")
+
+
+# LlamaConfig's own values, for text parts that leave them out. Source: transformers, models/llama/configuration_llama.py.
+_LLAMA = {
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "vocab_size": 32000,
+}
+
+
+@family("llava", architectures=("LlavaForConditionalGeneration",))
+def llava(config: Config) -> Shape:
+    """LLaVA 1.5 and Pixtral: a tower and two layers; LlavaConfig's text model is Llama-2-7B where the file is silent."""
+    if "vision_config" not in config:
+        raise UnsupportedModel(
+            f"{config.place}: LLaVA's first layout, without a vision_config, is not modelled; its -hf conversion is."
+        )
+    shape = text_part(config, "text_config", default="llama", prefix="language_model.model.", silent=_LLAMA)
+    hidden = vision_part(config, shape, "vision_tower.vision_model.", default="clip_vision_model")
+    two_layers(config, shape, hidden, bias=config.flag("multimodal_projector_bias", default=True), shard=True)
+    return shape
+
+
+@family("mistral3", architectures=("Mistral3ForConditionalGeneration",))
+def mistral3(config: Config) -> Shape:
+    """Mistral 3: Pixtral's tower, a norm, patches merged, two layers."""
+    shape = text_part(config, "text_config", default="mistral", prefix="model.language_model.")
+    hidden = vision_part(config, shape, "model.vision_tower.", default="pixtral")
+    joint = projector(shape.build, "model.multi_modal_projector.")
+    joint.norm("norm", hidden, bias=False)
+    wide = hidden * config.whole("spatial_merge_size", default=2) ** 2
+    joint.linear("patch_merger", wide, hidden, "patch_merger.merging_layer", bias=False)
+    two_layers(config, shape, hidden, bias=config.flag("multimodal_projector_bias", default=False), shard=True)
+    return shape
+
+
+@family("internvl_chat", architectures=("InternVLChatModel",))
+def internvl_chat(config: Config) -> Shape:
+    """InternVL: InternViT, pixels shuffled, a norm and two layers."""
+    shape = text_part(config, "llm_config", "text_config", prefix="language_model.model.")
+    hidden = vision_part(config, shape, "vision_model.", default="intern_vit_6b")
+    wide = int(hidden * round(1 / config.number("downsample_ratio", default=0.5)) ** 2)
+    joint = projector(shape.build, "mlp1.")
+    joint.norm("0", wide)
+    joint.linear("1", wide, shape.hidden_size, "1", shard="column")
+    joint.linear("3", shape.hidden_size, shape.hidden_size, "3", shard="row")
+    return shape
+
+
+@family("kimi_k25", architectures=("KimiK25ForConditionalGeneration",))
+@family("kimi_k3", architectures=("KimiK3ForConditionalGeneration",))
+def kimi(config: Config) -> Shape:
+    """Kimi-K2.5 and K3: MoonViT and a patch merger."""
+    shape = text_part(config, "text_config", prefix="language_model.model.")
+    shape.build.modules = ["language_model.lm_head" if name == "lm_head" else name for name in shape.build.modules]
+    hidden = vision_part(config, shape, "vision_tower.", default="moonvit")
+    vision = config.view("vision_config")
+    assert vision is not None
+    kernel = vision.wholes("merge_kernel_size", count=2, default=(2, 2), low=1, high=64)
+    wide = hidden * kernel[0] * kernel[1]
+    joint = projector(shape.build, "mm_projector.")
+    rms = vision.text("mm_projector_type", default="patchmerger") == "patchmergerv2"
+    if not rms:
+        joint.norm("pre_norm", hidden)
+    joint.linear("0", wide, wide, "proj.0", bias=not rms)
+    joint.linear("2", wide, shape.hidden_size, "proj.2", bias=not rms)
+    if rms:
+        joint.norm("post_norm", shape.hidden_size, bias=False)
+    return shape
+
+
+@family("lfm2_vl", architectures=("Lfm2VlForConditionalGeneration",))
+def lfm2_vl(config: Config) -> Shape:
+    """LFM2-VL: SigLIP 2, pixels unshuffled, an optional norm and two layers."""
+    shape = text_part(config, "text_config", default="lfm2")
+    hidden = vision_part(config, shape, "model.vision_tower.vision_model.", default="siglip2_vision_model")
+    wide = hidden * config.whole("downsample_factor", default=2) ** 2
+    inner = config.whole("projector_hidden_size", default=2560)
+    bias = config.flag("projector_bias", default=True)
+    joint = projector(shape.build, "model.multi_modal_projector.")
+    if config.flag("projector_use_layernorm", default=True):
+        joint.norm("layer_norm", wide)
+    joint.linear("linear_1", wide, inner, "linear_1", bias=bias)
+    joint.linear("linear_2", inner, shape.hidden_size, "linear_2", bias=bias)
+    return shape
+
+
+@family("minicpmv4_6", architectures=("MiniCPMV4_6ForConditionalGeneration",))
+def minicpmv4_6(config: Config) -> Shape:
+    """MiniCPM-V 4.6: SigLIP with patches joined once inside (attention over a window, two layers) and once after it."""
+    shape = text_part(config, "text_config", default="qwen3_5_text")
+    vision = config.view("vision_config")
+    if vision is None:
+        raise BadInput(f"{config.place} has no vision_config, which this model's family needs.")
+    base = Tower(build=shape.build, module="model.vision_tower.", blocks=vision.whole("num_hidden_layers", high=4096))
+    same = Config({**vision.mapping, "vision_use_head": False}, vision.place)
+    width = siglip(base, same)
+    window = vision.wholes("window_kernel_size", count=2, default=(2, 2), low=1, high=64)
+    kernel = config.wholes("merge_kernel_size", count=2, default=(2, 2), low=1, high=64)
+    inner, outer = width * window[0] * window[1], width * kernel[0] * kernel[1]
+    ffn = vision.whole("intermediate_size") * window[0] * window[1]
+    t = Tower(build=shape.build, module="model.vision_tower.vit_merger.", prefix="v.merger.")
+    t.norm("ln1", width)
+    t.linear("attn_qkv", width, 3 * width, "self_attn.qkv_proj")
+    t.linear("attn_out", width, width, "self_attn.out_proj")
+    t.norm("ln2", inner)
+    t.linear("ffn_up", inner, ffn, "linear_1")
+    t.linear("ffn_down", ffn, width, "linear_2")
+    joint = projector(shape.build, "model.merger.")
+    for _ in range(config.whole("merger_times", default=1, high=16)):
+        joint.norm("ln", outer)
+        joint.linear("linear_1", outer, outer, "linear_1")
+        joint.linear("linear_2", outer, shape.hidden_size, "linear_2")
+    return shape
+
+
+@family("phi3_v", architectures=("Phi3VForCausalLM",))
+def phi3_v(config: Config) -> Shape:
+    """Phi-3-vision: CLIP ViT-L/14 at 336, its patches joined by four, two layers and two learned separators."""
+    shape = text_part(config, default="phi3", prefix="model.")
+    images = config.view("img_processor")
+    width = images.whole("image_dim_out", default=1024) if images else 1024
+    large = Config(
+        {"model_type": "clip_vision_model", "hidden_size": width, "intermediate_size": 4 * width, "num_hidden_layers": 24, "patch_size": 14, "image_size": 336},
+        config.place,
+    )  # fmt: skip
+    read_tower(shape.build, large, "model.vision_embed_tokens.img_processor.vision_model.")
+    joint = projector(shape.build, "model.vision_embed_tokens.")
+    joint.linear("0", 4 * width, shape.hidden_size, "img_projection.0")
+    joint.linear("2", shape.hidden_size, shape.hidden_size, "img_projection.2")
+    joint.add("glb_token", (4 * width,), "glb_GN")
+    joint.add("sub_token", (4 * width,), "sub_GN")
+    return shape
+
+
+@family("minicpmv", architectures=("MiniCPMV",))
+def minicpmv(config: Config) -> Shape:
+    """MiniCPM-V: SigLIP and a resampler of `query_num` learned queries; the text model by version (MiniCPM-V 2.6: Qwen2, 2.5: Llama, 4: MiniCPM)."""
+    version = config.number("version", default=2.6)
+    default = {2.5: "llama", 2.6: "qwen2", 4.0: "llama", 4.5: "qwen3"}.get(float(version))
+    if default is None:
+        raise UnsupportedModel(f"{config.place}: MiniCPM-V {version} is not modelled; 2.5, 2.6, 4.0 and 4.5 are.")
+    shape = text_part(config, default=default, prefix="llm.model.")
+    width = vision_part(config, shape, "vpm.", default="siglip")
+    hidden = shape.hidden_size
+    joint = projector(shape.build, "resampler.")
+    joint.add("query_token", (hidden, config.whole("query_num", default=64)), "query")
+    joint.linear("kv_proj", width, hidden, "kv_proj", bias=False)
+    joint.linear("attn_qkv", hidden, 3 * hidden, "attn.in_proj")
+    joint.linear("attn_out", hidden, hidden, "attn.out_proj")
+    for role in ("ln_q", "ln_kv", "ln_post"):
+        joint.norm(role, hidden)
+    joint.add("proj", (hidden, hidden))
+    return shape
+
+
+@family("deepseek_vl_v2", architectures=("DeepseekVLV2ForCausalLM",))
+def deepseek_vl_v2(config: Config) -> Shape:
+    """DeepSeek-VL2: SigLIP without its head, patches joined by four, two layers, two learned separators."""
+    text = config.view("language_config")
+    plain = text is not None and not text.flag("use_mla", default=True)  # the small ones have ordinary attention
+    if plain and text is not None:
+        config = Config({**config.mapping, "language_config": {**text.mapping, "model_type": "deepseek"}}, config.place)
+    shape = text_part(config, "language_config", default="deepseek_v2", prefix="language.model.")
+    vision, joint_config = config.view("vision_config"), config.view("projector_config")
+    if vision is None:
+        raise BadInput(f"{config.place} has no vision_config, which this model's family needs.")
+    width = vision.whole("width", default=1152)
+    t = Tower(build=shape.build, module="vision.", blocks=vision.whole("layers", default=27, high=4096))
+    same = Config({"hidden_size": width, "intermediate_size": int(width * vision.number("mlp_ratio", default=3.7362)), "patch_size": vision.whole("patch_size", default=14), "image_size": vision.whole("image_size", default=384), "vision_use_head": False}, vision.place)  # fmt: skip
+    siglip(t, same)
+    kind = joint_config.text("projector_type", default="downsample_mlp_gelu") if joint_config else "downsample_mlp_gelu"
+    if kind != "downsample_mlp_gelu":
+        raise UnsupportedModel(f"{config.place}: the projector {short(kind)} is not modelled; downsample_mlp_gelu is.")
+    hidden = shape.hidden_size
+    joint = projector(shape.build, "projector.")
+    joint.linear("0", width * 4, hidden, "layers.0")
+    joint.linear("2", hidden, hidden, "layers.2")
+    for name in ("image_newline", "view_seperator"):
+        shape.build.add(f"mm.{name}_token", (hidden,), module=name, part="projector", shard="replicated")
+    return shape
+
+
+_UNMODELLED = {
+    "mllama": "its cross-attention layers keep states of the picture that no current engine rule counts (vLLM dropped it before 0.33)",
+    "multi_modality": "it also draws pictures, with a decoder of its own that is not described",
+    "gemma3n": "its MobileNet-V5 tower is not described",
+    "qwen2_5_omni": "its speech parts (talker, token2wav) are not described",
+}
+
+
+def _refuse(config: Config) -> Shape:
+    """Say by name what is missing."""
+    name = config.text("model_type", default="")
+    raise UnsupportedModel(f"{config.place}: model_type {short(name)} is not modelled: {_UNMODELLED[name]}.")
+
+
+family(*_UNMODELLED)(_refuse)

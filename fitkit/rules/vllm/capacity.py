@@ -39,7 +39,8 @@ def blocks_per_request(
     total = np.zeros_like(length)
     for (kind, block, window, fixed), count in kinds.items():
         if kind == "full":
-            each = -(-(-(-length // decode_context_parallel)) // block)
+            share = (length + decode_context_parallel - 1) // decode_context_parallel
+            each = -(-share // block)
         elif kind == "sliding":
             each = -(-np.minimum(window - 1 + in_flight, length) // block) + 1
         elif kind == "chunked":

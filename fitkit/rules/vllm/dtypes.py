@@ -52,7 +52,7 @@ def resolve_kv_dtype(settings: VLLMSettings, model: Model, device: Device) -> st
         return asked
     if settings.kv_cache_dtype == "auto" and model.kv_dtype:
         return "fp8_e4m3" if model.kv_dtype.lower().startswith("fp8") else model.kv_dtype
-    if model.family in FP8_ON_SM100 and device.family == 10:
+    if settings.kv_cache_dtype == "auto" and model.family in FP8_ON_SM100 and device.family == 10:
         return "fp8_e4m3"
     return "auto"
 

@@ -56,3 +56,60 @@ def prefix_caching(settings: VLLMSettings, model: Model) -> bool:
     if settings.enable_prefix_caching is not None:
         return settings.enable_prefix_caching
     return any(cache.kind != "state" for cache in model.caches())
+
+
+# ---- weights -----------------------------------------------------------------------------------------------------------
+
+# Families whose every pipeline stage builds the token table, and those whose every stage builds the head too.
+# Source: parameter bytes by stage of vLLM 0.33.0's modules.
+TABLE_ON_EVERY_STAGE = frozenset({"gemma3", "gemma3_text", "gpt_oss", "qwen3_next"})
+HEAD_ON_EVERY_STAGE = frozenset({"gpt_oss", "qwen3_next"})
+
+# Vision towers that tensor parallelism cuts; the others are whole on every rank.
+# Source: parameter bytes by part of vLLM 0.33.0's modules at 1 to 8 ranks.
+CUT_ENCODERS = frozenset(
+    {"gemma3", "llama4", "qwen3_5", "qwen3_5_moe", "kimi_k25", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
+)
+
+# gpt-oss' MXFP4 experts are padded for their kernel: (width of a rank's expert, hidden size) to multiples of, by
+# compute capability. Source: parameter bytes of its modules on stand-ins of H100, A100 and B200.
+MXFP4_PAD = {9: (64, 64)}
+MXFP4_PAD_ELSEWHERE = (128, 256)
+
+# A rank's part of an expert is never narrower, by padding. Source: vLLM 0.33.0 models/kimi_k3/nvidia/model.py.
+LEAST_EXPERT_WIDTH = {"kimi_linear": 256, "kimi_k3": 256}
+
+
+def stages_with(model: Model, role: str, count: int) -> range:
+    """The pipeline stages that hold a tensor of the whole model: the table first, norm and head last."""
+    first, last = range(1), range(count - 1, count)
+    if role in ("token_embd", "per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"):
+        if model.family in TABLE_ON_EVERY_STAGE or (model.tied_embeddings and count == 2):
+            return range(count)
+        return first
+    if role == "output" and model.family in HEAD_ON_EVERY_STAGE:
+        return range(count)
+    return last
+
+
+def encoder_left_out(settings: VLLMSettings) -> bool:
+    """Whether all modalities are limited to nothing, so that vLLM builds no encoder."""
+    limits = settings.limit_mm_per_prompt
+    return bool(limits) and not any((limits or {}).values())
+
+
+def encoder_on_stage(model: Model, stage: int) -> bool:
+    """Whether a stage builds the encoder: the first does."""
+    return stage == 0
+
+
+def encoder_is_cut(model: Model) -> bool:
+    """Whether tensor parallelism cuts the encoder."""
+    return model.family in CUT_ENCODERS
+
+
+def expert_padding(model: Model, device: Device) -> tuple[int, int] | None:
+    """Multiples (rank's expert width, hidden) that routed experts are padded to, None where they are not."""
+    if model.family != "gpt_oss" or model.quant != "MXFP4":
+        return None
+    return MXFP4_PAD.get(device.family, MXFP4_PAD_ELSEWHERE)

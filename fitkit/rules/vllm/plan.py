@@ -50,9 +50,8 @@ def refusal(settings: VLLMSettings, model: Model) -> str:
             return f"tensor_parallel_size {tp} neither divides the model's {cache.kv_heads} KV heads nor is a multiple of them."
         if cache.kind == "state" and cache.variant not in ("mamba1", "shortconv") and cache.heads % tp:
             return f"The model's {cache.heads} state heads are not divisible by tensor_parallel_size {tp}."
-    if dcp > 1 and not mla:
-        if model.kv_heads and tp <= model.kv_heads:
-            return f"Decode context parallelism needs tensor_parallel_size ({tp}) greater than the model's {model.kv_heads} KV heads."
+    if dcp > 1 and not mla and 0 < tp <= model.kv_heads:
+        return f"Decode context parallelism needs tensor_parallel_size ({tp}) greater than the model's {model.kv_heads} KV heads."
     if settings.pipeline_parallel_size > max(1, len(model.layers)):
         return f"pipeline_parallel_size {settings.pipeline_parallel_size} is more than the model's {len(model.layers)} layers."
     return ""

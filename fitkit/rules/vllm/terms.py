@@ -10,10 +10,12 @@ import math
 from dataclasses import dataclass
 
 from fitkit.model import Model
+from fitkit.rules.base import Evidence
 from fitkit.rules.vllm.device import Device
 from fitkit.rules.vllm.measured import Part, measured_parts
 from fitkit.rules.vllm.plan import Plan
 from fitkit.rules.vllm.settings import VLLMSettings
+from fitkit.rules.vllm.weights import EngineRefuses, stage_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +39,54 @@ def memory_parts(
     settings: VLLMSettings, model: Model, device: Device, plan: Plan, length: int, tokens: int, sequences: int
 ) -> Parts:
     """Every part at this batch shape. `length` in tokens, `tokens` and `sequences` the resolved batch limits."""
-    # weights (and RoPE tables, which count as model memory) belong before the measured parts
-    measured = measured_parts(settings, model, tokens, sequences)
-    return Parts(requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=measured, beside=())
+    if plan.refusal:
+        return Parts(requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=(), beside=())
+    try:
+        stages = stage_weights(settings, model, device)
+    except EngineRefuses as why:
+        return Parts(
+            requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=(), beside=(), refusal=str(why)
+        )
+    return Parts(
+        requested_bytes=requested(settings, device),
+        stage_weights=stages,
+        subtracted=(*loaded_parts(settings, model, max(stages)), *measured_parts(settings, model, tokens, sequences)),
+        beside=(),
+    )
+
+
+def loaded_parts(settings: VLLMSettings, model: Model, weights: int) -> tuple[Part, ...]:
+    """What model loading takes: the parameters, the rotary tables, and what conversions after loading add or give back."""
+    tables = sum(rows * width * {"F32": 4}.get(dtype, 2) for rows, width, dtype in model.get("rope_tables", ()))
+    parts = [
+        _exact(
+            "weights", weights, "exact" if model.basis != "weights" else "assumed", "vLLM 0.33.0's modules as built"
+        ),
+        _exact(
+            "rope_tables", tables, "engine", "vLLM 0.33.0 rotary_embedding: positions x rotary width, on every rank"
+        ),
+    ]
+    copy = dequantized_latents(settings, model)
+    if copy:
+        parts.append(
+            _exact(
+                "mla_copy",
+                copy,
+                "engine",
+                "vLLM 0.33.0 mla_attention.py: W_UK and W_UV of a quantized kv_b_proj in 16 bits",
+            )
+        )
+    return tuple(parts)
+
+
+def dequantized_latents(settings: VLLMSettings, model: Model) -> int:
+    """The 16-bit copy MLA keeps of a quantized kv_b_proj [bytes of one rank]; of an unquantized one it keeps views."""
+    return sum(
+        tensor.elements * tensor.copies * 2 // settings.tensor_parallel_size
+        for tensor in model.tensors
+        if tensor.role == "attn_kv_b" and tensor.part != "mtp" and tensor.dtype not in ("", "BF16", "F16", "F32")
+    )
+
+
+def _exact(name: str, size: int, evidence: Evidence, source: str) -> Part:
+    return Part(name=name, bytes=size, low=size, high=size, evidence=evidence, source=source)

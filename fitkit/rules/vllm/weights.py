@@ -1,0 +1,255 @@
+"""Parameter bytes of one rank, as vLLM's modules are built: every tensor cut by its role, then packed in its format.
+
+Source: vLLM 0.33.0's model classes; sizes are those before a kernel repacks weights after loading.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from fitkit.errors import FitError, UnsupportedModel
+from fitkit.model import Model, Tensor
+from fitkit.packing import Format, loaded_bytes
+from fitkit.rules.vllm import families
+from fitkit.rules.vllm.device import Device
+from fitkit.rules.vllm.pages import local_heads
+from fitkit.rules.vllm.pipeline import stages
+from fitkit.rules.vllm.settings import DTYPES, VLLMSettings
+
+Cut = Literal[
+    "vocab", "column", "row", "kv", "qkv", "expert_column", "expert_row", "replicated", "ssm_in", "conv", "heads"
+]
+
+VOCAB_PAD = 64  # rows of the embedding and the head are padded to a multiple of this
+
+# How tensor parallelism cuts a role: column splits the outputs, row the inputs (its bias stays whole), kv the KV heads as
+# long as there are as many as ranks, heads a vector along heads or channels. What is not here is on every rank.
+CUTS: dict[str, Cut] = {
+    "token_embd": "vocab", "output": "vocab", "per_layer_token_embd": "vocab",
+    "attn_q": "column", "attn_k": "kv", "attn_v": "kv", "attn_qkv": "qkv", "attn_gate": "column",
+    "attn_output": "row", "attn_q_b": "column", "attn_kv_b": "column", "attn_sinks": "heads",
+    "ffn_gate": "column", "ffn_up": "column", "ffn_down": "row",
+    "ffn_gate_shexp": "column", "ffn_up_shexp": "column", "ffn_down_shexp": "row",
+    "ffn_gate_exps": "expert_column", "ffn_up_exps": "expert_column", "ffn_down_exps": "expert_row",
+    "ssm_in": "ssm_in", "ssm_conv1d": "conv", "ssm_out": "row", "ssm_a": "heads", "ssm_d": "heads", "ssm_dt": "column",
+    "ssm_x": "row", "ssm_ba": "column", "ssm_beta": "column", "ssm_f_b": "column", "ssm_g_b": "column",
+    "ssm_conv1d_q": "column", "ssm_conv1d_k": "column", "ssm_conv1d_v": "column",
+    "shortconv.in_proj": "column", "shortconv.out_proj": "row", "shortconv.conv": "column",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranks:
+    """How the model is spread: `experts` ranks share the routed experts, whole ones where `whole_experts`."""
+
+    tp: int
+    experts: int
+    whole_experts: bool
+
+
+def stage_weights(settings: VLLMSettings, model: Model, device: Device) -> tuple[int, ...]:
+    """Bytes of the fullest rank of each pipeline stage."""
+    ranks = Ranks(
+        tp=settings.tensor_parallel_size,
+        experts=settings.tensor_parallel_size * settings.data_parallel_size,
+        whole_experts=settings.enable_expert_parallel,
+    )
+    cutter = Cutter(settings, model, device, ranks)
+    layers = stages(len(model.layers), settings.pipeline_parallel_size)
+    return tuple(
+        sum(
+            cutter.bytes_of(tensor) * cutter.count(tensor, stage, len(layers), layers[stage])
+            for tensor in model.tensors
+        )
+        + cutter.attention_scales(layers[stage])
+        for stage in range(len(layers))
+    )
+
+
+def whole_groups(form: Format, width: int, name: str) -> Format:
+    """The format a rank's experts get where a group of weights does not divide their `width`.
+
+    AWQ and GPTQ fall to a kernel whose group is halved until it does (and that keeps no zeros of a symmetric GPTQ), an
+    FP8 block becomes the greatest common divisor, and compressed-tensors refuses.
+
+    Source: vLLM 0.33.0 quantization/moe_wna16.py, fp8.py, compressed_tensors.
+    """
+    if not form.group or width % form.group == 0:
+        return form
+    base = form.name.partition("@")[0]
+    if base.startswith(("awq", "gptq")):
+        group = form.group
+        while width % group:
+            group //= 2
+        zeros = form.zero_bits if base.startswith("awq") else 0
+        return replace(form, name=f"moe_{base}", group=group, zero_bits=zeros)
+    if base.startswith("fp8_block"):
+        return replace(form, group=math.gcd(form.group, width), rows=math.gcd(form.rows or form.group, width))
+    if base.startswith("int"):
+        raise EngineRefuses(
+            f"{name}: compressed-tensors experts with a group of {form.group} need the rank's expert width ({width}) to be a "
+            "multiple of it; use fewer ranks or expert parallelism."
+        )
+    return form
+
+
+class EngineRefuses(FitError):
+    """VLLM itself does not start with these settings; the message is the reason."""
+
+
+class Cutter:
+    """Cuts one model's tensors for one rank; equal tensors are worked out once."""
+
+    def __init__(self, settings: VLLMSettings, model: Model, device: Device, ranks: Ranks) -> None:
+        self.model, self.device, self.ranks = model, device, ranks
+        self.formats: Mapping[str, Format] = {form.name: form for form in model.get("formats", ())}
+        self.element = 4 if DTYPES[settings.dtype] == "F32" else 2
+        self.encoder = not families.encoder_left_out(settings)
+        self.expert_pad = families.expert_padding(model, device)
+
+    def count(self, tensor: Tensor, stage: int, last: int, layers: range) -> int:
+        """How many of `tensor` the rank of `stage` has; `last` is how many stages there are."""
+        if tensor.part == "mtp" or (tensor.part and not self.encoder):
+            return 0
+        if tensor.layers and not tensor.part:
+            return tensor.count * sum(layer in layers for layer in tensor.layers)
+        if tensor.part:
+            return tensor.copies if families.encoder_on_stage(self.model, stage) else 0
+        return tensor.count if stage in families.stages_with(self.model, tensor.role, last) else 0
+
+    def bytes_of(self, tensor: Tensor) -> int:
+        """Bytes of one `tensor` on one rank."""
+        shape = self.shape_of(tensor)
+        role = tensor.role
+        form = self.formats.get(tensor.dtype)
+        if form is not None and form.quant:
+            if role.endswith("_exps"):
+                form = whole_groups(form, self._expert_width_of(tensor), self.model.name)
+            return loaded_bytes(role, shape, form)
+        if role == "ffn_gate_inp" and self.model.get("router_dtype") == "F32":
+            return math.prod(shape) * 4
+        return math.prod(shape) * {"F32": 4, "BF16": 2, "F16": 2}.get(tensor.dtype, self.element)
+
+    def attention_scales(self, layers: range) -> int:
+        """What the checkpoint's quantization method adds to each attention layer (scales of q, k, v and so on).
+
+        vLLM's fp8 method knows ordinary attention only, the others MLA too.
+        """
+        form = max(self.formats.values(), key=lambda form: form.attention_bytes, default=None)
+        if form is None:
+            return 0
+        kinds = (
+            ("full", "sliding", "chunked") if form.name.startswith("fp8_") else ("full", "sliding", "chunked", "latent")
+        )
+        return form.attention_bytes * sum(any(c.kind in kinds for c in self.model.layers[i].caches) for i in layers)
+
+    def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
+        """The shape one rank holds."""
+        role, bias = tensor.role.removesuffix(".bias"), tensor.role.endswith(".bias")
+        if tensor.part:
+            return self._part_shape(tensor)
+        cut = tensor.shard or CUTS.get(role, "replicated")
+        shape, tp = tensor.shape, self.ranks.tp
+        if role.endswith("_exps"):
+            return self._expert_shape(tensor, bias)
+        if role == "ssm_norm" and self._state_variant(tensor) == "mamba2":
+            cut = "heads"  # over all channels; the other kinds' norm is one head's
+        if cut == "replicated" or (tp == 1 and cut != "vocab"):
+            return shape
+        if cut == "vocab":
+            padded = -(-shape[-1] // VOCAB_PAD) * VOCAB_PAD
+            return (*shape[:-1], padded // tp)
+        if cut == "row":
+            return shape if bias else (self._split(tensor, shape[0]), *shape[1:])
+        if cut == "kv":
+            return (*shape[:-1], self._kv(tensor))
+        if cut == "qkv":
+            return (*shape[:-1], self._qkv(tensor))
+        if cut in ("ssm_in", "conv"):
+            return (*shape[:-1], self._with_groups(tensor))
+        return (*shape[:-1], self._split(tensor, shape[-1]))
+
+    def _split(self, tensor: Tensor, size: int) -> int:
+        if size % self.ranks.tp:
+            raise UnsupportedModel(
+                f"{self.model.name}: {tensor.role} of width {size} is not divisible by tensor_parallel_size {self.ranks.tp}."
+            )
+        return size // self.ranks.tp
+
+    def _state_variant(self, tensor: Tensor) -> str:
+        caches = (cache for layer in tensor.layers for cache in self.model.layers[layer].caches)
+        return next((cache.variant for cache in caches if cache.kind == "state"), "")
+
+    def _kv(self, tensor: Tensor) -> int:
+        """KV heads of one rank, replicated past their count; layers that share another's cache have its heads."""
+        caches = [cache for layer in tensor.layers for cache in self.model.layers[layer].caches]
+        heads = next((cache.kv_heads for cache in caches if cache.kv_heads), 0)
+        if not heads and any(cache.kind == "state" for cache in caches):
+            return self._split(tensor, tensor.shape[-1])  # a linear attention's keys and values
+        heads = heads or self.model.kv_heads or 1
+        return tensor.shape[-1] // heads * local_heads(heads, self.ranks.tp)
+
+    def _qkv(self, tensor: Tensor) -> int:
+        first = self.model.layers[tensor.layers[0]]
+        attention = [cache for cache in first.caches if cache.kv_heads]
+        if not attention:
+            return self._split(tensor, tensor.shape[-1])
+        kv = attention[0].kv_heads
+        heads = tensor.shape[-1] // attention[0].k_dim - 2 * kv
+        return attention[0].k_dim * (heads // self.ranks.tp + 2 * local_heads(kv, self.ranks.tp))
+
+    def _with_groups(self, tensor: Tensor) -> int:
+        """Mamba-2's projections: groups that do not divide are repeated until each rank has one."""
+        state = next((c for i in tensor.layers for c in self.model.layers[i].caches if c.kind == "state"), None)
+        size, tp = tensor.shape[-1], self.ranks.tp
+        if state is not None and state.variant == "mamba2" and state.groups % tp:
+            size += 2 * (tp - state.groups) * state.state_dim
+        return self._split(tensor, size)
+
+    def _expert_shape(self, tensor: Tensor, bias: bool) -> tuple[int, ...]:
+        *rest, experts = tensor.shape
+        ranks = self.ranks
+        down = tensor.role.startswith("ffn_down")
+        if ranks.whole_experts:
+            experts = -(-experts // ranks.experts)
+            each = 1
+        else:
+            each = ranks.experts
+        if bias:
+            width = rest[0] if down else self._expert_width(rest[0], each)
+            return (self._expert_hidden(width) if down else width, experts)
+        n_in, n_out = rest
+        if down:
+            return (self._expert_width(n_in, each), self._expert_hidden(n_out), experts)
+        return (self._expert_hidden(n_in), self._expert_width(n_out, each), experts)
+
+    def _expert_width_of(self, tensor: Tensor) -> int:
+        """Width of a rank's part of one expert."""
+        width = tensor.shape[0 if tensor.role.startswith("ffn_down") else 1]
+        return self._expert_width(width, 1 if self.ranks.whole_experts else self.ranks.experts)
+
+    def _expert_width(self, width: int, ranks: int) -> int:
+        if ranks > 1:
+            width = max(width, ranks * families.LEAST_EXPERT_WIDTH.get(self.model.family, 0))
+        if width % ranks and not self.expert_pad:
+            raise UnsupportedModel(f"{self.model.name}: experts of width {width} cannot be cut for {ranks} ranks.")
+        width = -(-width // ranks)
+        pad = self.expert_pad[0] if self.expert_pad else 1
+        return -(-width // pad) * pad
+
+    def _expert_hidden(self, hidden: int) -> int:
+        pad = self.expert_pad[1] if self.expert_pad else 1
+        return -(-hidden // pad) * pad
+
+    def _part_shape(self, tensor: Tensor) -> tuple[int, ...]:
+        tp = self.ranks.tp
+        cut = tensor.shard if families.encoder_is_cut(self.model) else ""
+        if not cut or cut == "replicated" or tp == 1:
+            return tensor.shape
+        bias = tensor.role.endswith(".bias")
+        if cut == "row":
+            return tensor.shape if bias else (tensor.shape[0] // tp, *tensor.shape[1:])
+        return (*tensor.shape[:-1], tensor.shape[-1] // tp)

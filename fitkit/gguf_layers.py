@@ -135,7 +135,7 @@ def caches_of(hparams: Hparams) -> Caches:
         raise UnsupportedModel(
             f"{hparams.place}: general.architecture {short(hparams.arch)} is not modelled"
             f"{' (near: ' + ', '.join(near) + ')' if near else ''}. What its blocks keep between tokens is missing: "
-            "one function in fitkit/sources/gguf_layers.py says it."
+            "one function in fitkit/gguf_layers.py says it."
         )
     return function(hparams)
 

@@ -16,6 +16,7 @@ _HOME = {
     "Gpu": "hardware", "Machine": "hardware", "machine": "hardware",
     "load": "sources",
     "demand": "tables", "fit": "tables",
+    "VLLM": "predict",
     "dashboard": "views.dashboard",
     "Budget": "rules.published.budget", "Library": "rules.published.library", "Shard": "rules.published.shard",
 }  # fmt: skip
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel
     from fitkit.hardware import Gpu, Machine, machine
     from fitkit.model import Cache, Layer, Model, Tensor
+    from fitkit.predict import VLLM
     from fitkit.rules.published.budget import Budget
     from fitkit.rules.published.library import Library
     from fitkit.rules.published.shard import Shard

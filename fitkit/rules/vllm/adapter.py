@@ -80,7 +80,7 @@ class VLLMRules:
                 per_gpu=pool,
                 evidence="exact",
                 source=POOL_SOURCE,
-            )  # fmt: skip
+            )
         )
         return Allocation(terms=tuple(terms), note=_note(ready))
 
@@ -121,7 +121,8 @@ def request_blocks(ready: Prepared, context: IntArray) -> IntArray:
     need = blocks_per_request(
         ready.plan.needs, lengths, flight, decode_context_parallel=settings.decode_context_parallel_size
     )
-    return need[back]
+    rows: IntArray = need[back]
+    return rows
 
 
 def pool_blocks(ready: Prepared, context: IntArray, parallel: IntArray) -> IntArray:
@@ -158,7 +159,7 @@ def _prepare(model: Model, quant: str, settings: VLLMSettings, device: Device, g
     asked, own = as_asked(model, quant)
     try:
         plan = make_plan(settings, asked, device)
-        tokens, sequences = batch(settings, device, settings.max_model_len or model.context or 2048)
+        tokens, sequences = batch(settings, device, model.context or 2048)
         parts = memory_parts(settings, asked, device, plan, model.context, tokens, sequences)
     except FitError as why:
         return Prepared(refusal=str(why), settings=settings, device=device)

@@ -11,9 +11,10 @@ from fitkit.model import Model
 from fitkit.rules.base import Evidence
 from fitkit.rules.vllm import capacity
 from fitkit.rules.vllm.device import Device, batch, device_of, in_flight
+from fitkit.rules.vllm.measured import Part
 from fitkit.rules.vllm.plan import Plan, make_plan
 from fitkit.rules.vllm.settings import VLLMSettings
-from fitkit.rules.vllm.terms import Part, memory_parts
+from fitkit.rules.vllm.terms import memory_parts
 from fitkit.units import GIB
 
 

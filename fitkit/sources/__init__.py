@@ -32,11 +32,19 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
             raise unknown_model(source)
         return model
     path = Path(source)
+    if not path.exists():
+        raise BadInput(f"{short(str(source))}: there is no such file or directory.")
     if path.suffix == ".gguf" and path.is_file():
         from fitkit.sources.gguf import model_from_gguf
 
         return model_from_gguf(path)
-    raise BadInput(f"Not read yet: {short(source)}.")
+    if path.is_dir() or path.suffix in (".json", ".safetensors"):
+        from fitkit.sources.checkpoint import model_from_path
+
+        return model_from_path(path)
+    raise BadInput(
+        f"{short(str(source))}: a .gguf, a .safetensors, a config.json or a directory with one was expected."
+    )
 
 
 def read_json(path: Path) -> Any:

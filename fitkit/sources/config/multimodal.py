@@ -14,7 +14,7 @@ from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
 from fitkit.sources.config import ARCHITECTURES, FAMILIES, Shape, family
 from fitkit.sources.config.build import Build
 from fitkit.sources.config.view import Config
-from fitkit.sources.config.vision import Tower, read_tower, siglip
+from fitkit.sources.config.vision import Tower, pixels, read_tower, siglip
 
 
 def text_part(
@@ -73,6 +73,7 @@ def qwen2_vl(config: Config) -> Shape:
     """Qwen2-VL: Qwen2 and a tower with its merger."""
     shape = text_part(config, "text_config", default="qwen2")
     vision_part(config, shape, "visual.", default="qwen2_vl")
+    shape.gguf_architecture = "qwen2vl"
     return shape
 
 
@@ -81,6 +82,7 @@ def qwen2_5_vl(config: Config) -> Shape:
     """Qwen2.5-VL: Qwen2 and a tower with its merger."""
     shape = text_part(config, "text_config", default="qwen2")
     vision_part(config, shape, "visual.", default="qwen2_5_vl")
+    shape.gguf_architecture = "qwen2vl"
     return shape
 
 
@@ -93,6 +95,11 @@ def qwen3_vl(config: Config) -> Shape:
     own = config.text("model_type", default="qwen3_vl")
     shape = text_part(config, "text_config", default=f"{own}_text")
     vision_part(config, shape, "model.visual.", default=own)
+    if own in ("qwen3_vl", "qwen3_vl_moe"):
+        shape.gguf_architecture = "qwen3vlmoe" if own.endswith("moe") else "qwen3vl"
+        vision = config.view("vision_config")
+        deep = vision.entries("deepstack_visual_indexes", default=(8, 16, 24)) if vision else ()
+        shape.extra = {**(shape.extra or {}), "deepstack_layers": len(deep)}
     return shape
 
 
@@ -238,6 +245,36 @@ def lfm2_vl(config: Config) -> Shape:
         joint.norm("layer_norm", wide)
     joint.linear("linear_1", wide, inner, "linear_1", bias=bias)
     joint.linear("linear_2", inner, shape.hidden_size, "linear_2", bias=bias)
+    return shape
+
+
+@family("minimax_m3_vl", architectures=("MiniMaxM3SparseForConditionalGeneration",))
+def minimax_m3_vl(config: Config) -> Shape:
+    """MiniMax-M3: a tower of CLIP's build with patches of two frames and rotary positions, two layers, patches merged by two more.
+
+    Its published files name the tower clip_vision_model, which it is not. Source: the released configuration and modules;
+    the text model and these parts add up to the published 427,040,140,160 parameters.
+    """
+    shape = text_part(config, "text_config", default="minimax_m3_vl_text")
+    vision = config.view("vision_config")
+    if vision is None:
+        return shape
+    hidden = vision.whole("hidden_size", default=1280)
+    blocks = vision.whole("num_hidden_layers", default=32, high=4096)
+    t = Tower(build=shape.build, module="vision_tower.vision_model.", blocks=blocks)
+    joins = vision.view("img_token_compression_config") or vision
+    frames = vision.whole("temporal_patch_size", default=joins.whole("temporal_patch_size", default=2))
+    t.linear("patch_embd", frames * pixels(vision, 14), hidden, "embeddings.patch_embedding", bias=False)
+    t.norm("pre_ln", hidden, "pre_layrnorm")
+    t.module += "encoder.layers.0."
+    t.layers(hidden, vision.whole("intermediate_size", default=5120))
+    inner, out = config.whole("projector_hidden_size", default=shape.hidden_size), shape.hidden_size
+    merged = out * vision.whole("spatial_merge_size", default=joins.whole("spatial_merge_size", default=2)) ** 2
+    bias = config.flag("multimodal_projector_bias", default=True)
+    for module, n_in in (("multi_modal_projector.", hidden), ("patch_merge_mlp.", merged)):
+        joint = projector(shape.build, module)
+        joint.linear("linear_1", n_in, inner, "linear_1", bias=bias, shard="column")
+        joint.linear("linear_2", inner, out, "linear_2", bias=bias, shard="row")
     return shape
 
 

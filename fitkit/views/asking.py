@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
+import fitkit as fk
 from fitkit import answers, commands, facts, tables
 from fitkit.errors import BadInput, FitError, UnknownName
 from fitkit.hardware import Machine, machine
@@ -101,8 +102,12 @@ class Asker:
         return out
 
     def terms(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
-        """Each machine's terms on its fullest card."""
-        return {row["machine"]: answers.explain(row) for _, row in frame.iterrows()}
+        """Each machine's terms, where it has any: an engine that does not start allocates nothing."""
+        return {row["machine"]: answers.explain(row) for _, row in frame.iterrows() if pd.notna(row["total_bytes"])}
+
+    def suggested(self, state: State, row: pd.Series[Any]) -> pd.DataFrame:
+        """What would make it fit, or what more there is room for."""
+        return self._keep(("suggest", state), lambda: answers.suggest(row))
 
     def card_bytes(self, state: State) -> dict[str, int]:
         """What there is of each machine's cards: as engines see it, or nominal where a published rule set counts [bytes]."""
@@ -142,7 +147,7 @@ def _still(state: State) -> State:
 def engine(state: State) -> Any:
     """The engine, with the utilization where it has one."""
     if state.engine == "vllm" and state.rules == "engine":
-        return VLLM(gpu_memory_utilization=state.util)
+        return fk.VLLM(gpu_memory_utilization=state.util)
     return state.engine
 
 

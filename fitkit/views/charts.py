@@ -44,7 +44,10 @@ def memory() -> AnyChart:
     """One bar a machine, by term, against the usable line and all there is [GiB on the fullest card]."""
     band = alt.Y("machine:N", sort=None, axis=None, scale=alt.Scale(paddingInner=0, paddingOuter=0))
     at = alt.X(
-        "gib:Q", title="GiB on the fullest card", scale=alt.Scale(zero=True, nice=False), axis=alt.Axis(tickCount=8)
+        "gib:Q",
+        title="GiB on the fullest card",
+        scale=alt.Scale(zero=True, nice=False),
+        axis=alt.Axis(tickCount=8, grid=False, ticks=True, tickSize=4, tickColor="currentColor", tickOpacity=0.4),
     )
     limits = _named("limits").encode(y=band)
     room = limits.mark_bar(height=18, yOffset=10, fill="currentColor", fillOpacity=0.07).encode(
@@ -70,7 +73,7 @@ def memory() -> AnyChart:
             ],
         )
     )
-    usable = limits.mark_tick(thickness=2, size=30, yOffset=10, color="currentColor", opacity=1).encode(
+    usable = limits.mark_tick(thickness=2, size=26, yOffset=10, color="currentColor", opacity=1).encode(
         x="usable:Q", tooltip=alt.Tooltip("usable_shown:N", title="Usable")
     )
     whisker = limits.mark_rule(yOffset=10, color="currentColor", strokeWidth=1.5).encode(

@@ -100,6 +100,9 @@ def settle(state: State, model: Model | None, before: State) -> State:
         own = model.quant or model.dtype if model else ""
         choices = ["Q4_K_M"] if state.engine == "llama.cpp" else [own, "BF16"]
         state = replace(state, quant=next((name for name in choices if name in quants(state)), quants(state)[0]))
+    usual = {"budget": 0.9}
+    if state.util == usual.get(before.rules, 0.92):  # untouched: the default of what counts
+        state = replace(state, util=usual.get(state.rules, 0.92))
     if state.kv not in kv_dtypes(state):
         state = replace(state, kv="f16")
     if model and state.model != before.model and state.context > model.context:

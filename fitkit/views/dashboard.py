@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import anywidget
-import pandas as pd
 import traitlets
 
 from fitkit.errors import BadInput, FitError, UnknownName
@@ -141,24 +140,26 @@ class Dashboard(anywidget.AnyWidget):
         if not state.machines:
             return {"slots": {**self.slots, "verdict": html.nothing_chosen()}, "status": "No machine chosen yet."}
         frame = self.asker.rows(state)
-        lead = _lead_row(frame, state)
-        bars, limits = rows.memory(frame, self.asker.terms(frame), self.asker.card_bytes(state))
+        found = html.records(frame)
+        at = _lead_at(found, state)
+        lead = found[at]
+        bars, limits = rows.memory(found, self.asker.terms(frame), self.asker.card_bytes(state))
         contexts = controls.contexts(self.asker.model(state.model).context)
-        command = self.asker.command(lead)
+        command = self.asker.command(frame.iloc[at])
         return {
             "slots": {
                 **self.slots,
                 "verdict": html.verdict(lead),
                 "legend": html.legend([bar["term"] for bar in bars]),
                 "command": html.command(command),
-                "table": html.table(frame, state),
+                "table": html.table(found, state),
             },
-            "status": f"{html.headline(lead)}. {lead['reason']}",
+            "status": f"{html.headline(lead)}. {html.reason(lead)}",
             "rows_memory": json.dumps(bars),
             "rows_limits": json.dumps(limits),
             "rows_here": json.dumps(rows.here(state, contexts, controls.requests())),
             "rows_point": json.dumps([{"context": state.context, "parallel": state.parallel}]),
-            "alts": {"memory": rows.say_memory(frame)},
+            "alts": {"memory": rows.say_memory(found)},
             "files": {
                 "command": command,
                 "csv": frame.to_csv(index=False),
@@ -176,13 +177,14 @@ class Dashboard(anywidget.AnyWidget):
         kinds = controls.line_kv_dtypes(state)
         slots: dict[str, str] = {}
         try:
-            cells = rows.heat(self.asker.heat(state))
-            points = rows.lines(self.asker.lines(state), kinds)
+            cells = rows.heat(html.records(self.asker.heat(state)))
+            points = rows.lines(html.records(self.asker.lines(state)), kinds)
             slots["heatnote"] = html.heat_legend(state.lead)
             slots["linesnote"] = html.line_legend(kinds, state)
-            slots["matrix"] = html.matrix(self.asker.matrix(state), state)
-            lead = _lead_row(self.asker.rows(state), state)
-            slots["chips"] = html.chips(chips(self.asker, state, lead))
+            slots["matrix"] = html.matrix(html.records(self.asker.matrix(state)), state)
+            frame = self.asker.rows(state)
+            lead = frame.iloc[_lead_at(html.records(frame), state)]
+            slots["chips"] = html.chips(chips(state, self.asker.suggested(state, lead)))
             slots["known"] = html.explained(self.asker.explained(lead))
             slots["others"] = html.others(self.asker.others(state))
         except FitError:
@@ -196,10 +198,9 @@ class Dashboard(anywidget.AnyWidget):
             )
 
 
-def _lead_row(frame: pd.DataFrame, state: State) -> Any:
-    """The row of the big line."""
-    mine = frame[frame["machine"] == state.lead]
-    return (mine if len(mine) else frame).iloc[0]
+def _lead_at(found: list[dict[str, Any]], state: State) -> int:
+    """Which row is the big line's."""
+    return next((place for place, row in enumerate(found) if row["machine"] == state.lead), 0)
 
 
 def _blame(new: State, before: State) -> str:

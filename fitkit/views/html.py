@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -13,7 +14,7 @@ from fitkit.units import GIB, show_gb, show_gib
 from fitkit.views.charts import KV_COLOURS, STRENGTH, TERMS, VERDICTS
 from fitkit.views.state import State
 
-Row = Any  # one row of a `fit` frame
+Row = Mapping[str, Any]  # one row of a `fit` frame
 MARKS = {"fits": ("yes", "✓", "fits"), "close": ("close", "≈", "close"), "no": ("no", "✗", "does not fit")}
 
 
@@ -33,8 +34,10 @@ def known(value: Any) -> bool:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame as plain mappings."""
-    return [{str(key): value for key, value in row.items()} for row in frame.to_dict("records")]
+    """The rows of a frame as plain mappings (by columns: much quicker than `to_dict` for wide frames of few rows)."""
+    columns = [frame[name].tolist() for name in frame.columns]
+    names = [str(name) for name in frame.columns]
+    return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
 def verdict_of(row: Row) -> str:
@@ -70,17 +73,24 @@ def verdict(row: Row) -> str:
     """The verdict, its reason and the figures behind it."""
     css, mark, _ = MARKS[verdict_of(row)]
     figures = [
-        ("needs", row["need_per_gpu_bytes"], show_gib),
-        ("usable", row["usable_per_gpu_bytes"], show_gib),
-        ("free", row["free_per_gpu_bytes"], show_gib),
-        ("requests that fit", row["max_parallel"], lambda n: f"{int(n):,}"),
-        ("longest context", row["max_context"], lambda n: f"{int(n):,} tokens"),
+        ("weights", row["weights_bytes"], show_gib),
+        ("cache", row["kv_bytes"], show_gib),
+        ("overhead", row["overhead_bytes"], show_gib),
+        ("longest context", row["max_context"], lambda n: f"{int(n):,} tokens" if n else "none"),
+        ("download", row["download_bytes"], show_gb),
+        ("reserved a card", row["reserved_per_gpu_bytes"] or pd.NA, show_gib),
     ]
     facts = "".join(f"<span>{e(n)} <b>{e(show(v))}</b></span>" for n, v, show in figures if known(v))
     return (
         f'<div class="fk-answer-line fk-{css}" tabindex="-1"><span class="fk-mark" aria-hidden="true">{mark}</span>'
-        f'<strong>{e(headline(row))}</strong><p>{e(row["reason"])}</p><div class="fk-facts">{facts}</div></div>'
+        f'<strong>{e(headline(row))}</strong><p>{e(reason(row))}</p><div class="fk-facts">{facts}</div></div>'
     )
+
+
+def reason(row: Row) -> str:
+    """The row's sentence without what the headline has just said."""
+    text = re.sub(r"^.*?(fits|does not fit) on [^:]{1,80}: ", "", str(row["reason"]), count=1, flags=re.IGNORECASE)
+    return text[:1].upper() + text[1:]
 
 
 def nothing_chosen() -> str:
@@ -114,7 +124,7 @@ def legend(kinds: Sequence[str]) -> str:
     keys = [f'<span class="fk-key" style="--c:{TERMS[k][1]}">{TERMS[k][0]}</span>' for k in TERMS if k in kinds]
     keys.append('<span class="fk-key fk-line">usable</span>')
     keys.append(
-        '<span class="fk-key" style="--c:color-mix(in srgb, currentColor 14%, transparent)">not usable or free</span>'
+        '<span class="fk-key" style="--c:color-mix(in srgb, currentColor 14%, transparent)">the whole card</span>'
     )
     return "".join(keys)
 
@@ -137,13 +147,15 @@ def line_legend(kinds: Sequence[str], state: State) -> str:
     return f"<span>on {e(state.lead.replace('x ', '× ', 1))}</span>{keys}"
 
 
-def matrix(frame: pd.DataFrame, state: State) -> str:
+def matrix(found: Sequence[Row], state: State) -> str:
     """Quantizations x machines: mark, GPUs and need, requests in each cell; a click takes the cell over."""
-    machines = list(dict.fromkeys(frame["machine"]))
+    machines = list(dict.fromkeys(row["machine"] for row in found))
+    by_quant: dict[str, dict[str, Row]] = {}
+    for row in found:
+        by_quant.setdefault(row["quant"], {})[row["machine"]] = row
     head = "".join(f"<th scope='col' class='fk-m'>{e(str(name).replace('x ', '× ', 1))}</th>" for name in machines)
     body = []
-    for quant, group in frame.groupby("quant", sort=False):
-        cells = {row["machine"]: row for row in records(group)}
+    for quant, cells in by_quant.items():
         size = next((show_gb(row["weights_bytes"]) for row in cells.values() if known(row["weights_bytes"])), "")
         tds = "".join(f"<td>{_cell(cells[name], state)}</td>" for name in machines)
         here = ' class="fk-here"' if quant == state.quant else ""
@@ -191,11 +203,11 @@ _TABLE = (
 )
 
 
-def table(frame: pd.DataFrame, state: State) -> str:
+def table(found: Sequence[Row], state: State) -> str:
     """One row a machine; the CSV has every column."""
     head = "".join(f'<th scope="col" class="{_css(css)}">{e(title)}</th>' for _, title, css, _ in _TABLE)
     body = []
-    for row in records(frame):
+    for row in found:
         cells = []
         for name, _, css, show in _TABLE:
             text = e(show(row[name])) if known(row[name]) else '<span class="fk-quiet">–</span>'
@@ -247,16 +259,17 @@ def explained(terms: pd.DataFrame) -> str:
     """Term by term, with where each figure comes from."""
     body = []
     for row in records(terms):
-        low: Any = row.get("low")
-        high: Any = row.get("high")
-        spread = f"{low / GIB:,.2f}–{high / GIB:,.2f}" if known(low) and known(high) and low != high else ""
+        low, high = row["per_gpu_low"], row["per_gpu_high"]
+        spread = f"{low / GIB:,.2f}–{high / GIB:,.2f}" if low != high else ""
         body.append(
-            f'<tr><th scope="row">{e(str(row["term"]).replace("_", " "))}</th><td class="fk-n">{e(show_gib(row["bytes"]))}</td>'
-            f'<td class="fk-n fk-less">{e(spread)}</td><td>{e(row["evidence"])}</td><td class="fk-less">{e(row["source"])}</td></tr>'
+            f'<tr><th scope="row">{e(str(row["term"]).replace("_", " "))}</th><td class="fk-n">{e(show_gib(row["per_gpu_bytes"]))}</td>'
+            f'<td class="fk-n fk-less">{e(spread)}</td><td class="fk-n fk-less">{e(show_gib(row["bytes"]))}</td>'
+            f'<td>{e(row["evidence"])}</td><td class="fk-source">{e(row["source"])}</td></tr>'
         )
     return (
-        '<table><thead><tr><th scope="col">Term</th><th scope="col" class="fk-n">Size</th><th scope="col" class="fk-n fk-less">Range, GiB</th>'
-        f'<th scope="col">Evidence</th><th scope="col" class="fk-less">Source</th></tr></thead><tbody>{"".join(body)}</tbody></table>'
+        '<table class="fk-known-table"><thead><tr><th scope="col">Term</th><th scope="col" class="fk-n">Fullest card</th>'
+        '<th scope="col" class="fk-n fk-less">Range, GiB</th><th scope="col" class="fk-n fk-less">All cards</th>'
+        f'<th scope="col">Evidence</th><th scope="col">Source</th></tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
 
 

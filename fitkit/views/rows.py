@@ -9,7 +9,7 @@ import pandas as pd
 
 from fitkit.units import GIB, show_gib
 from fitkit.views.charts import STRENGTH, TERMS
-from fitkit.views.html import MARKS, known, records, verdict_of
+from fitkit.views.html import MARKS, Row, known, records, verdict_of
 from fitkit.views.state import State
 
 Rows = list[dict[str, Any]]
@@ -22,20 +22,20 @@ def kind(term: str) -> str:
     return next((value for key, value in _KINDS.items() if key in term), "runtime")
 
 
-def memory(frame: pd.DataFrame, terms: Mapping[str, pd.DataFrame], card_bytes: Mapping[str, int]) -> tuple[Rows, Rows]:
+def memory(found: Sequence[Row], terms: Mapping[str, pd.DataFrame], card_bytes: Mapping[str, int]) -> tuple[Rows, Rows]:
     """Bars and their limits, one bar a machine; `terms` holds each machine's per-card terms, `card_bytes` the size of its cards."""
     bars: Rows = []
     limits: Rows = []
-    for row in records(frame):
+    for row in found:
         name = row["machine"]
         parts = terms.get(name)
         if parts is not None:
             for term in records(parts):
                 colour = kind(term["term"])
                 bars.append({
-                    "machine": name, "term": colour, "order": list(TERMS).index(colour), "gib": term["bytes"] / GIB,
-                    "label": str(term["term"]).replace("_", " "), "shown": show_gib(term["bytes"]),
-                    "range": spread(term.get("low"), term.get("high")), "evidence": term["evidence"],
+                    "machine": name, "term": colour, "order": list(TERMS).index(colour), "gib": term["per_gpu_bytes"] / GIB,
+                    "label": str(term["term"]).replace("_", " "), "shown": show_gib(term["per_gpu_bytes"]),
+                    "range": spread(term["per_gpu_low"], term["per_gpu_high"]), "evidence": term["evidence"],
                 })  # fmt: skip
         limits.append(_limit(row, card_bytes.get(name, 0)))
     return bars, limits
@@ -67,10 +67,10 @@ def spread(low: Any, high: Any) -> str:
     return f"{low / GIB:,.2f}–{high / GIB:,.2f} GiB"
 
 
-def heat(frame: pd.DataFrame) -> Rows:
+def heat(found: Sequence[Row]) -> Rows:
     """A cell a combination of context and requests."""
     out: Rows = []
-    for row in records(frame):
+    for row in found:
         verdict = verdict_of(row)
         need = row["need_per_gpu_bytes"]
         out.append({
@@ -88,10 +88,10 @@ def here(state: State, contexts: Sequence[int], requests: Sequence[int]) -> Rows
     return [{"context": context, "parallel": parallel}] if context and parallel else []
 
 
-def lines(frame: pd.DataFrame, kinds: Sequence[str]) -> Rows:
+def lines(found: Sequence[Row], kinds: Sequence[str]) -> Rows:
     """A point a context and KV cache type; none where not one request fits, since the axis is logarithmic."""
     out: Rows = []
-    for row in records(frame):
+    for row in found:
         many = row["max_parallel"]
         if known(many) and many >= 1:
             slot = str(kinds.index(row["kv_dtype"]) % 5) if row["kv_dtype"] in kinds else "4"
@@ -101,9 +101,9 @@ def lines(frame: pd.DataFrame, kinds: Sequence[str]) -> Rows:
     return out
 
 
-def say_memory(frame: pd.DataFrame) -> str:
+def say_memory(found: Sequence[Row]) -> str:
     """What the memory chart shows, in words."""
-    parts = [f"{limit['machine']}: {limit['said']}" for limit in (_limit(row) for row in records(frame))]
+    parts = [f"{limit['machine']}: {limit['said']}" for limit in (_limit(row) for row in found)]
     return "Memory on the fullest card. " + "; ".join(parts) + "."
 
 

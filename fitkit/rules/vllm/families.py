@@ -64,12 +64,15 @@ def prefix_caching(settings: VLLMSettings, model: Model) -> bool:
 # Source: parameter bytes by stage of vLLM 0.33.0's modules.
 TABLE_ON_EVERY_STAGE = frozenset({"gemma3", "gemma3_text", "gpt_oss", "qwen3_next"})
 HEAD_ON_EVERY_STAGE = frozenset({"gpt_oss", "qwen3_next"})
+NORM_ON_EVERY_STAGE = frozenset({"gemma3", "gemma3_text"})
 
-# Vision towers that tensor parallelism cuts; the others are whole on every rank.
-# Source: parameter bytes by part of vLLM 0.33.0's modules at 1 to 8 ranks.
-CUT_ENCODERS = frozenset(
-    {"gemma3", "llama4", "qwen3_5", "qwen3_5_moe", "kimi_k25", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe"}
-)
+# Encoders that vLLM builds without the checkpoint's quantization.
+# Source: parameter bytes by part of vLLM 0.33.0's modules.
+PLAIN_ENCODERS = frozenset({"kimi_k25", "kimi_k3"})
+
+# Layers that read another layer's cache have no K and V projections of their own (elsewhere vLLM builds them).
+NO_KV_WHERE_SHARED = frozenset({"gemma4", "gemma4_text"})
+PADDED_KDA = frozenset({"kimi_k3"})
 
 # gpt-oss' MXFP4 experts are padded for their kernel: (width of a rank's expert, hidden size) to multiples of, by
 # compute capability. Source: parameter bytes of its modules on stand-ins of H100, A100 and B200.
@@ -87,6 +90,8 @@ def stages_with(model: Model, role: str, count: int) -> range:
         if model.family in TABLE_ON_EVERY_STAGE or (model.tied_embeddings and count == 2):
             return range(count)
         return first
+    if role == "output_norm" and model.family in NORM_ON_EVERY_STAGE:
+        return range(count)
     if role == "output" and model.family in HEAD_ON_EVERY_STAGE:
         return range(count)
     return last
@@ -103,9 +108,10 @@ def encoder_on_stage(model: Model, stage: int) -> bool:
     return stage == 0
 
 
-def encoder_is_cut(model: Model) -> bool:
-    """Whether tensor parallelism cuts the encoder."""
-    return model.family in CUT_ENCODERS
+def encoder_is_whole(model: Model, tensor_parallel: int) -> bool:
+    """Whether each rank holds the whole encoder: where the tower falls back because its heads cannot be cut (Kimi's MoonViT)."""
+    heads = model.get("encoder_heads", 0)
+    return bool(heads) and heads % tensor_parallel > 0
 
 
 def expert_padding(model: Model, device: Device) -> tuple[int, int] | None:

@@ -35,10 +35,29 @@ CUTS: dict[str, Cut] = {
     "ffn_gate_shexp": "column", "ffn_up_shexp": "column", "ffn_down_shexp": "row",
     "ffn_gate_exps": "expert_column", "ffn_up_exps": "expert_column", "ffn_down_exps": "expert_row",
     "ssm_in": "ssm_in", "ssm_conv1d": "conv", "ssm_out": "row", "ssm_a": "heads", "ssm_d": "heads", "ssm_dt": "column",
-    "ssm_x": "row", "ssm_ba": "column", "ssm_beta": "column", "ssm_f_b": "column", "ssm_g_b": "column",
+    "ssm_x": "row", "ssm_ba": "column", "ssm_alpha": "column", "ssm_beta": "column", "ssm_f_b": "column",
+    "ssm_g": "column", "ssm_g_b": "column",
     "ssm_conv1d_q": "column", "ssm_conv1d_k": "column", "ssm_conv1d_v": "column",
+    "attn_output_a": "column", "attn_output_b": "row", "per_layer_model_proj": "column",
     "shortconv.in_proj": "column", "shortconv.out_proj": "row", "shortconv.conv": "column",
 }  # fmt: skip
+
+
+# Not parameters in vLLM's modules.
+BUFFERS = frozenset({"layer_output_scale"})
+# Linear layers whose module vLLM builds without any quantization method, whatever the checkpoint says.
+# Source: vLLM 0.33.0 models/deepseek_v4/compressor.py.
+PLAIN_ROLES = frozenset(
+    {"attn_compressor_kv", "attn_compressor_gate", "indexer_compressor_kv", "indexer_compressor_gate"}
+)
+# Matrices that vLLM keeps as several parts of one module: each part has scalars of its own.
+PARTS_OF = {"attn_qkv": 3}
+
+
+def fused_scalars(role: str, form: Format) -> int:
+    """Scales of the further parts of a matrix that is stored as one and is several to vLLM."""
+    each = form.tensor_bytes + (form.scale_bytes if not form.group and not form.rows else 0)
+    return (PARTS_OF.get(role, 1) - 1) * each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +84,7 @@ def stage_weights(settings: VLLMSettings, model: Model, device: Device) -> tuple
             for tensor in model.tensors
         )
         + cutter.attention_scales(layers[stage])
+        + cutter.padding(layers[stage])
         for stage in range(len(layers))
     )
 
@@ -108,43 +128,77 @@ class Cutter:
         self.formats: Mapping[str, Format] = {form.name: form for form in model.get("formats", ())}
         self.element = 4 if DTYPES[settings.dtype] == "F32" else 2
         self.encoder = not families.encoder_left_out(settings)
+        self.packed = any(cache.kind == "compressed" for cache in model.caches())
         self.expert_pad = families.expert_padding(model, device)
+        with_v = {layer for tensor in model.tensors if tensor.role == "attn_v" for layer in tensor.layers}
+        self.k_is_v = {i for i, layer in enumerate(model.layers) if any(c.v_dim for c in layer.caches)} - with_v
 
     def count(self, tensor: Tensor, stage: int, last: int, layers: range) -> int:
         """How many of `tensor` the rank of `stage` has; `last` is how many stages there are."""
         if tensor.part == "mtp" or (tensor.part and not self.encoder):
             return 0
+        if tensor.role in BUFFERS:
+            return 0
         if tensor.layers and not tensor.part:
-            return tensor.count * sum(layer in layers for layer in tensor.layers)
+            return tensor.count * sum(self._has(tensor, layer) for layer in tensor.layers if layer in layers)
         if tensor.part:
             return tensor.copies if families.encoder_on_stage(self.model, stage) else 0
         return tensor.count if stage in families.stages_with(self.model, tensor.role, last) else 0
+
+    def _has(self, tensor: Tensor, layer: int) -> int:
+        """How many times vLLM builds the tensor in a layer: a K that is V too has both, a layer may take another's K and V."""
+        if tensor.role not in ("attn_k", "attn_v", "attn_k_norm"):
+            return 1
+        if self.model.family in families.NO_KV_WHERE_SHARED and not self.model.layers[layer].caches:
+            return 0
+        return 2 if tensor.role == "attn_k" and layer in self.k_is_v else 1
 
     def bytes_of(self, tensor: Tensor) -> int:
         """Bytes of one `tensor` on one rank."""
         shape = self.shape_of(tensor)
         role = tensor.role
-        form = self.formats.get(tensor.dtype)
-        if form is not None and form.quant:
+        form = self._format(tensor)
+        if form is not None:
             if role.endswith("_exps"):
                 form = whole_groups(form, self._expert_width_of(tensor), self.model.name)
-            return loaded_bytes(role, shape, form)
+            return loaded_bytes(role, shape, form) + fused_scalars(role, form)
         if role == "ffn_gate_inp" and self.model.get("router_dtype") == "F32":
             return math.prod(shape) * 4
-        return math.prod(shape) * {"F32": 4, "BF16": 2, "F16": 2}.get(tensor.dtype, self.element)
+        return math.prod(shape) * {"F32": 4, "I32": 4, "I64": 8, "BF16": 2, "F16": 2}.get(tensor.dtype, self.element)
+
+    def _format(self, tensor: Tensor) -> Format | None:
+        """How vLLM packs it: as stored, but for modules it builds without the checkpoint's method."""
+        form = self.formats.get(tensor.dtype)
+        if form is None or not form.quant or tensor.role in PLAIN_ROLES:
+            return None
+        if form.name.startswith("mxfp4") and not tensor.role.endswith("_exps"):
+            return None  # vLLM's MXFP4 method knows experts only
+        return None if tensor.part and self.model.family in families.PLAIN_ENCODERS else form
 
     def attention_scales(self, layers: range) -> int:
         """What the checkpoint's quantization method adds to each attention layer (scales of q, k, v and so on).
 
-        vLLM's fp8 method knows ordinary attention only, the others MLA too.
+        Only ModelOpt's method (here: NVFP4) adds them to MLA too.
         """
         form = max(self.formats.values(), key=lambda form: form.attention_bytes, default=None)
         if form is None:
             return 0
-        kinds = (
-            ("full", "sliding", "chunked") if form.name.startswith("fp8_") else ("full", "sliding", "chunked", "latent")
-        )
+        if self.packed:
+            return 0  # compressed attention is MLA too
+        kinds = ["full", "sliding", "chunked", *(["latent"] if form.quant == "NVFP4" else [])]
         return form.attention_bytes * sum(any(c.kind in kinds for c in self.model.layers[i].caches) for i in layers)
+
+    def padding(self, layers: range) -> int:
+        """Rows a fused projection is padded by: Kimi-K3's delta attention to a multiple of 16 outputs a rank."""
+        total = 0
+        if self.model.family in families.PADDED_KDA:
+            for layer in layers:
+                for cache in self.model.layers[layer].caches:
+                    if cache.variant == "kda":
+                        heads = cache.heads // self.ranks.tp
+                        rows = 4 * heads * cache.head_dim + cache.head_dim + heads
+                        total += -rows % 16 * self.model.hidden_size * self.element
+        return total
 
     def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
         """The shape one rank holds."""
@@ -157,6 +211,8 @@ class Cutter:
             return self._expert_shape(tensor, bias)
         if role == "ssm_norm" and self._state_variant(tensor) == "mamba2":
             cut = "heads"  # over all channels; the other kinds' norm is one head's
+        if role == "attn_sinks" and self.packed:
+            return shape  # DeepSeek-V4's kernel takes all heads' sinks
         if cut == "replicated" or (tp == 1 and cut != "vocab"):
             return shape
         if cut == "vocab":
@@ -246,7 +302,7 @@ class Cutter:
 
     def _part_shape(self, tensor: Tensor) -> tuple[int, ...]:
         tp = self.ranks.tp
-        cut = tensor.shard if families.encoder_is_cut(self.model) else ""
+        cut = "" if families.encoder_is_whole(self.model, tp) else tensor.shard
         if not cut or cut == "replicated" or tp == 1:
             return tensor.shape
         bias = tensor.role.endswith(".bias")

@@ -13,8 +13,9 @@ from typing import Any
 from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
 from fitkit.sources.config import ARCHITECTURES, FAMILIES, Shape, family
 from fitkit.sources.config.build import Build
+from fitkit.sources.config.towers import siglip
 from fitkit.sources.config.view import Config
-from fitkit.sources.config.vision import Tower, pixels, read_tower, siglip
+from fitkit.sources.config.vision import Tower, pixels, read_tower
 
 
 def text_part(
@@ -229,6 +230,11 @@ def kimi(config: Config) -> Shape:
     joint.linear("2", wide, shape.hidden_size, "proj.2", bias=not rms)
     if rms:
         joint.norm("post_norm", shape.hidden_size, bias=False)
+    heads = vision.whole("vt_num_attention_heads", "num_attention_heads", default=16)
+    shape.extra = {
+        **(shape.extra or {}),
+        "encoder_heads": heads,
+    }  # ranks that do not divide them each hold the whole tower
     return shape
 
 

@@ -124,7 +124,7 @@ def count(tensors: tuple[Tensor, ...], experts: dict[int, tuple[int, int]]) -> t
     """Total and active parameters; MTP blocks are not loaded by default and not counted; of an expert stack a token passes `used` of `experts`."""
     total = active = 0
     for tensor in tensors:
-        if tensor.part == "mtp":
+        if tensor.part == "mtp" or tensor.dtype in ("I32", "I64"):
             continue
         total += tensor.elements * tensor.copies
         for layer in tensor.layers or (-1,):
@@ -147,4 +147,17 @@ def dtype_of(config: Config) -> str:
 
 def _load_families() -> None:
     """Import the family functions once, on the first config (no work at import)."""
-    from fitkit.sources.config import compressed, dense, encoder, hybrid, latent, moe, multimodal, window  # noqa: F401
+    from fitkit.sources.config import (
+        compressed,
+        delta,
+        dense,
+        encoder,
+        experts,
+        hybrid,
+        latent,
+        legacy,
+        moe,
+        multimodal,
+        postnorm,
+        window,
+    )  # noqa: F401

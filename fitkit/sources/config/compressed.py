@@ -38,7 +38,7 @@ def ratios(config: Config, n: int) -> tuple[int, ...]:
 @family("deepseek_v4", "deepseek_ref", architectures=("DeepseekV4ForCausalLM",))
 def deepseek_v4(config: Config) -> Shape:
     """One joint K/V vector a token, grouped low-rank output, hyper-connections, first layers routed by a hash of the token."""
-    d = Decoder.read(config, kv_heads=1, head_dim=512, context=1048576)
+    d = Decoder.read(config)
     n, build = d.build.n, d.build
     ratio = ratios(config, n)
     window = config.whole("sliding_window", default=128)
@@ -77,6 +77,7 @@ def deepseek_v4(config: Config) -> Shape:
         for role in ("nextn.e_proj", "nextn.h_proj"):
             one.build.add(role, (one.hidden, one.hidden), layers, module="mtp.{}." + role.removeprefix("nextn."))
         one.norms("nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", layers=layers)
+        hyper_head(one, "nextn.hc_head", layers)
 
     d.mtp(config.whole("num_nextn_predict_layers", default=1, low=0), mtp, joint=False)
     return d.shape("deepseek4")
@@ -133,8 +134,8 @@ def compressor(d: Decoder, layers: Sequence[int], ratio: int, width: int, role: 
     d.build.add(f"{role}_norm", (width,), layers, module=module + "norm")
 
 
-def hyper_head(d: Decoder) -> None:
+def hyper_head(d: Decoder, role: str = "output_hc", layers: Sequence[int] | None = None) -> None:
     """The hyper-connections' way out of the last layer."""
     mult = d.config.whole("hc_mult", default=4)
     for part, shape in (("fn", (mult * d.hidden, mult)), ("base", (mult,)), ("scale", (1,))):
-        d.build.add(f"output_hc_{part}", shape, dtype="F32", module=f"model.hc_head_{part}")
+        d.build.add(f"{role}_{part}", shape, layers, dtype="F32", module=f"model.hc_head_{part}")

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fitkit.errors import BadInput, UnsupportedModel, short
+from fitkit.facts import Row, find
 from fitkit.model import Cache
 from fitkit.sources.config import Shape
 from fitkit.sources.config.build import Build
-from fitkit.sources.config.view import MOST_LAYERS, Config
+from fitkit.sources.config.view import MOST, MOST_LAYERS, Config
 
 WORDS = {
     "full_attention": "full",
@@ -30,6 +31,9 @@ WORDS = {
     "dense": "dense",
     "sparse": "sparse",
     "deepseek_sparse_attention": "full",
+    "indexed_attention": "full",
+    "hybrid": "full",
+    "hybrid_sliding": "sliding",
 }
 
 
@@ -54,35 +58,41 @@ class Decoder:
         return self.build.all
 
     @classmethod
-    def read(
-        cls,
-        config: Config,
-        *,
-        tied: bool = False,
-        kv_heads: int | None = None,
-        head_dim: int | None = None,
-        context: int = 2048,
-    ) -> Decoder:
-        """The usual keys; `tied`, `kv_heads`, `head_dim` and `context` are what the family's code assumes where a file is silent."""
-        n = config.whole("num_hidden_layers", "n_layer", "n_layers", "num_layers", high=MOST_LAYERS)
-        hidden = config.whole("hidden_size", "n_embd", "d_model")
-        heads = config.whole("num_attention_heads", "n_head", "n_heads", "num_heads")
+    def read(cls, config: Config, *, layers: int = 0) -> Decoder:
+        """The usual keys, and what the family's class assumes where a file is silent (facts/config_defaults.csv).
+
+        Sizes may only be left out of a mapping inside another one, as the libraries that write these files do.
+        """
+        row = find("config_defaults", config.text("model_type", default="")) or {}
+        size = row if config.nested else {}
+        n = layers or _size(
+            config, size, "layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers", high=MOST_LAYERS
+        )
+        hidden = _size(config, size, "hidden_size", "hidden_size", "n_embd", "d_model")
+        heads = _size(config, size, "heads", "num_attention_heads", "n_head", "n_heads", "num_heads")
         width = config.whole(
-            "head_dim", "kv_channels", "attention_head_dim", default=head_dim or hidden // heads, low=0
+            "head_dim", "kv_channels", "attention_head_dim", default=int(row.get("head_dim") or hidden // heads), low=0
         )
         if width < 1:
             raise BadInput(f"{config.place}: hidden_size {hidden} over {heads} heads leaves no width for a head.")
+        kv_heads = min(int(row.get("kv_heads") or heads), heads)
         return cls(
             config=config,
             build=Build(n),
             hidden=hidden,
-            vocab=config.whole("vocab_size", "padded_vocab_size"),
+            vocab=_size(config, size, "vocab", "vocab_size", "padded_vocab_size"),
             heads=heads,
-            kv_heads=config.whole("num_key_value_heads", "num_kv_heads", default=kv_heads or heads),
+            kv_heads=config.whole("num_key_value_heads", "num_kv_heads", default=kv_heads),
             head_dim=width,
-            context=context_of(config, context),
-            tied=config.flag("tie_word_embeddings", default=tied),
+            context=context_of(config, int(row.get("context") or 2048)),
+            tied=config.flag("tie_word_embeddings", default=row.get("tied") == "1"),
         )
+
+    @property
+    def ffn_dim(self) -> int:
+        """Width of a dense feed-forward."""
+        row = find("config_defaults", self.config.text("model_type", default="")) if self.config.nested else None
+        return _size(self.config, row or {}, "ffn_dim", "intermediate_size", "ffn_hidden_size", "ffn_dim", "n_inner")
 
     def shape(self, gguf: str, **extra: Any) -> Shape:
         """The finished shape; `gguf` is llama.cpp's name for the architecture ("" where it has none)."""
@@ -127,8 +137,7 @@ class Decoder:
 
     def feed_forward(self, layers: Iterable[int] | None = None, ffn_dim: int = 0, **how: Any) -> None:
         """A dense feed-forward in `layers` (None: all) of `intermediate_size` unless another width is given."""
-        width = ffn_dim or self.config.whole("intermediate_size")
-        self.build.feed_forward(self.all if layers is None else layers, self.hidden, width, **how)
+        self.build.feed_forward(self.all if layers is None else layers, self.hidden, ffn_dim or self.ffn_dim, **how)
 
     def norms(self, *roles: str, layers: Iterable[int] | None = None, bias: bool = False) -> None:
         """Norms of the hidden width in `layers` (None: all)."""
@@ -178,6 +187,15 @@ class Decoder:
         self.extra["rope_tables"] = tables
         if tables:
             self.extra["rope_positions"], self.extra["rope_dim"] = tables[0][:2]
+        said = self.config.view("rope_parameters") or self.config.view("rope_scaling")
+        if kind := said.text("rope_type", "type", default="") if said else "":
+            self.extra["rope_scaling"] = kind  # some kinds put a table of factors into a GGUF
+
+
+def _size(config: Config, row: Row, column: str, *keys: str, high: int = MOST) -> int:
+    """A size from the file, or from the family's row."""
+    said = row.get(column)
+    return config.whole(*keys, default=int(said), high=high) if said else config.whole(*keys, high=high)
 
 
 def context_of(config: Config, default: int) -> int:
@@ -239,22 +257,29 @@ def of_kind(kinds: Sequence[str], *wanted: str) -> tuple[int, ...]:
 
 
 def rope_tables(
-    config: Config, width: int, context: int, *, partial: float = 1.0, local: bool = False, dtype: str = ""
+    config: Config,
+    width: int,
+    context: int,
+    *,
+    partial: float = 1.0,
+    local: bool = False,
+    dtype: str = "",
+    whole: bool = False,
 ) -> tuple[tuple[int, int, str], ...]:
     """The cos/sin tables vLLM builds, as (rows, rotary width, dtype): rows follow the scaling's kind.
 
     linear and dynamic: context x factor; yarn: original context x factor; longrope: context + original; else the
-    context. `local`: layers with a window have an unscaled table of their own. Nested rope_parameters give one a layer kind.
+    context. `local`: layers with a window have an unscaled table of their own; `whole`: the width is the rotary one already. Nested rope_parameters give one a layer kind.
     Source: vLLM 0.33, model_executor/layers/rotary_embedding; checked against the `buffers` of its modules.
     """
     said = config.view("rope_parameters") or config.view("rope_scaling")
     views = [said.view(kind) for kind in ("full_attention", "sliding_attention")] if said else []
     nested = [view for view in views if view is not None]
-    share = config.number("partial_rotary_factor", "rotary_pct", "rope_pct", default=partial)
+    share = 1.0 if whole else config.number("partial_rotary_factor", "rotary_pct", "rope_pct", default=partial)
     tables = []
     choices: list[Config | None] = [*nested] or [said]
     for one in choices:
-        part = one.number("partial_rotary_factor", default=share) if one else share
+        part = one.number("partial_rotary_factor", default=share) if one and not whole else share
         tables.append((_rows(config, one, context), max(2, int(width * part)), dtype))
     if local and not nested:
         tables.append((context, max(2, int(width * share)), dtype))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from fitkit.errors import UnsupportedModel, short
+from fitkit.errors import BadInput, UnsupportedModel, short
 from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.build import Build
-from fitkit.sources.config.decoder import Decoder, context_of, every, layer_kinds, of_kind
-from fitkit.sources.config.latent import latent_attention, latent_cache, latent_sizes, note_latent
-from fitkit.sources.config.moe import EXPERTS, USED, qwen_moe_layers, qwen_sparse, shared_experts, sparse_layers
+from fitkit.sources.config.decoder import Decoder, context_of, layer_kinds, of_kind
 from fitkit.sources.config.view import MOST_LAYERS, Config
 
 
@@ -169,7 +167,7 @@ def prefixed_mamba2(config: Config, hidden: int, *, norm: bool, groups: int = 1)
 @family("falcon_h1", architectures=("FalconH1ForCausalLM",))
 def falcon_h1(config: Config) -> Shape:
     """Every layer has attention and Mamba 2 side by side."""
-    d = Decoder.read(config, context=8192, kv_heads=8)
+    d = Decoder.read(config)
     m = prefixed_mamba2(config, d.hidden, norm=config.flag("mamba_rms_norm", default=False))
     d.build.add("token_embd", (d.hidden, d.vocab), module="model.embed_tokens")
     d.build.add("output_norm", (d.hidden,), module="model.final_layernorm")
@@ -187,7 +185,7 @@ def falcon_h1(config: Config) -> Shape:
 @family("granitemoehybrid", architectures=("GraniteMoeHybridForCausalLM",))
 def granite_hybrid(config: Config) -> Shape:
     """Mamba 2 layers with a few of attention; a shared feed-forward beside the experts, or alone where there are none."""
-    d = Decoder.read(config, tied=True)
+    d = Decoder.read(config)
     n = d.build.n
     kinds = layer_kinds(config, n, ["mamba"] * n, ("full", "mamba"), "layer_types")
     attention, mamba = of_kind(kinds, "full"), of_kind(kinds, "mamba")
@@ -215,7 +213,7 @@ def granite_hybrid(config: Config) -> Shape:
 @family("jamba", architectures=("JambaForCausalLM",))
 def jamba(config: Config) -> Shape:
     """Mamba 1 with attention every attn_layer_period layers and experts every expert_layer_period."""
-    d = Decoder.read(config, kv_heads=8, context=262144)
+    d = Decoder.read(config)
     n = d.build.n
     period, offset = config.whole("attn_layer_period", default=8), config.whole("attn_layer_offset", default=4, low=0)
     e_period, e_offset = (
@@ -246,118 +244,6 @@ def jamba(config: Config) -> Shape:
     return d.shape("jamba")
 
 
-# ---- gated delta net ---------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeltaNet:
-    """The widths of a gated delta net layer."""
-
-    key_heads: int
-    key_dim: int
-    value_heads: int
-    value_dim: int
-    kernel: int
-    dtype: str = ""
-
-    @classmethod
-    def read(cls, config: Config) -> DeltaNet:
-        """The linear_* keys."""
-        return cls(
-            key_heads=config.whole("linear_num_key_heads", default=16),
-            key_dim=config.whole("linear_key_head_dim", default=128),
-            value_heads=config.whole("linear_num_value_heads", default=32),
-            value_dim=config.whole("linear_value_head_dim", default=128),
-            kernel=config.whole("linear_conv_kernel_dim", default=4),
-            dtype=config.text("mamba_ssm_dtype", default=""),
-        )
-
-    @property
-    def conv(self) -> int:
-        """Channels of the convolution: q, k and v."""
-        return 2 * self.key_heads * self.key_dim + self.value_heads * self.value_dim
-
-    def cache(self) -> Cache:
-        """What one layer keeps."""
-        return Cache(
-            kind="state", variant="gdn", heads=self.value_heads, head_dim=self.value_dim, state_dim=self.key_dim,
-            groups=self.key_heads, conv_kernel=self.kernel, dtype=self.dtype,
-        )  # fmt: skip
-
-
-def delta_net(d: Decoder, layers: Sequence[int], g: DeltaNet, *, joint: bool) -> None:
-    """Projections to q, k, v and the gate z, to beta and alpha, a convolution over q, k, v; `joint`: qkvz and ba are one tensor each."""
-    build, module = d.build, "model.layers.{}.linear_attn."
-    inner = g.value_heads * g.value_dim
-    build.add("attn_qkv", (d.hidden, g.conv), layers, module=module + ("in_proj_qkvz" if joint else "in_proj_qkv"))
-    build.add("attn_gate", (d.hidden, inner), layers, module=module + ("in_proj_qkvz" if joint else "in_proj_z"))
-    if joint:
-        build.add("ssm_ba", (d.hidden, 2 * g.value_heads), layers, module=module + "in_proj_ba")
-    else:
-        build.add("ssm_beta", (d.hidden, g.value_heads), layers, module=module + "in_proj_b")
-        build.add("ssm_alpha", (d.hidden, g.value_heads), layers, module=module + "in_proj_a")
-    build.add("ssm_conv1d", (g.kernel, g.conv), layers, module=module + "conv1d")
-    build.add("ssm_dt.bias", (g.value_heads,), layers, module=module + "dt_bias")
-    build.add("ssm_a", (g.value_heads,), layers, module=module + "A_log", dtype="F32")
-    build.add("ssm_norm", (g.value_dim,), layers, module=module + "norm")
-    build.add("ssm_out", (inner, d.hidden), layers, module=module + "out_proj")
-    build.keep(g.cache(), layers)
-
-
-def qwen_linear(config: Config, gguf: str, *, joint: bool, sparse: bool) -> Shape:
-    """Three gated delta nets to one gated full attention; dense or with experts; an MTP block."""
-    d = Decoder.read(config, context=262144 if joint else 32768, kv_heads=2, head_dim=256)
-    n = d.build.n
-    interval = config.whole("full_attention_interval", default=4)
-    kinds = layer_kinds(config, n, every(n, interval, "linear", "full"), ("full", "linear"))
-    dense_layers, sparse_layers = qwen_sparse(config, n) if sparse else (tuple(d.all), ())
-    bias = config.flag("attention_bias", default=False)
-    gate = config.flag("attn_output_gate", default=True)
-    config.flag("use_sliding_window", default=False)
-
-    def feed(one: Decoder, dense: Sequence[int], sparse: Sequence[int]) -> None:
-        if sparse:
-            qwen_moe_layers(one, dense, sparse, shared=True)
-        else:
-            one.feed_forward(dense)
-
-    d.embeddings()
-    full = of_kind(kinds, "full")
-    d.attention(full, bias=bias, out_bias=bias, qk_norm=(d.head_dim, d.head_dim), gate=gate)
-    d.cache(kinds)
-    if linear := of_kind(kinds, "linear"):
-        delta_net(d, linear, DeltaNet.read(config), joint=joint)
-    feed(d, dense_layers, sparse_layers)
-    d.norms("attn_norm", "post_attention_norm")
-    d.rope(partial=0.25)
-
-    def mtp(one: Decoder, layers: range) -> None:
-        one.attention(layers, bias=bias, out_bias=bias, qk_norm=(d.head_dim, d.head_dim), gate=gate)
-        feed(one, () if sparse else layers, layers if sparse else ())
-        one.norms("attn_norm", "post_attention_norm", layers=layers)
-
-    d.mtp(config.whole("mtp_num_hidden_layers", "num_nextn_predict_layers", default=0, low=0), mtp)
-    return d.shape(gguf)
-
-
-@family("qwen3_next", architectures=("Qwen3NextForCausalLM",))
-def qwen3_next(config: Config) -> Shape:
-    """Experts with a gated shared one; the state in the model's own dtype."""
-    return qwen_linear(config, "qwen3next", joint=True, sparse=True)
-
-
-@family("qwen3_5_text", architectures=("Qwen3_5ForCausalLM",))
-def qwen3_5(config: Config) -> Shape:
-    """The dense one."""
-    return qwen_linear(config, "qwen35", joint=False, sparse=False)
-
-
-@family("qwen3_5_moe_text", architectures=("Qwen3_5MoeForCausalLM",))
-def qwen3_5_moe(config: Config) -> Shape:
-    """The one with experts."""
-    return qwen_linear(config, "qwen35moe", joint=False, sparse=True)
-
-
 # ---- Nemotron-H ---------------------------------------------------------------------------------------------------------
 
 LETTERS = {"M": "mamba", "*": "full", "-": "mlp", "E": "moe"}
@@ -380,10 +266,10 @@ def nemotron_kinds(config: Config, pattern: str, words: str) -> tuple[str, ...]:
 @family("nemotron_h", architectures=("NemotronHForCausalLM",))
 def nemotron_h(config: Config) -> Shape:
     """One thing a layer: Mamba 2, attention, a feed-forward or experts, in a written-out order; the state in 32 bits."""
-    d = Decoder.read(config, context=4096, kv_heads=8, head_dim=128)
     kinds = nemotron_kinds(config, "hybrid_override_pattern", "layers_block_type")
-    if len(kinds) != d.build.n:
-        d.build = Build(len(kinds))
+    if not 0 < len(kinds) <= MOST_LAYERS:
+        raise BadInput(f"{config.place} has no hybrid_override_pattern and no layers_block_type that say its layers.")
+    d = Decoder.read(config, layers=len(kinds))
     m = Mamba(
         heads=config.whole("mamba_num_heads", default=128), head_dim=config.whole("mamba_head_dim", default=64),
         state=config.whole("ssm_state_size", default=128), kernel=config.whole("conv_kernel", default=4),
@@ -439,102 +325,3 @@ def nemotron_experts(d: Decoder, layers: Sequence[int], mixer: str) -> None:
         [i for i in layers if i < build.n], experts=experts, experts_used=config.whole("num_experts_per_tok"),
         expert_dim=dim, shared_dim=shared,
     )  # fmt: skip
-
-
-# ---- Kimi delta attention ------------------------------------------------------------------------------------------------
-
-
-def kda_cache(heads: int, dim: int, kernel: int) -> Cache:
-    """What one KDA layer keeps: the convolution's memory of q, k and v, and a matrix a head in 32 bits."""
-    return Cache(
-        kind="state", variant="kda", heads=heads, head_dim=dim, state_dim=dim, groups=heads, conv_kernel=kernel, dtype="float32"
-    )  # fmt: skip
-
-
-def kda_layers(
-    d: Decoder, layers: Sequence[int], heads: int, dim: int, kernel: int, *, full_gate: bool = False
-) -> None:
-    """q, k, v each with a convolution, a decay through a low rank, an output gate through a low rank (`full_gate`: at once)."""
-    build, module, inner = d.build, "model.layers.{}.self_attn.", heads * dim
-    for letter in "qkv":
-        build.add(f"attn_{letter}", (d.hidden, inner), layers, module=f"{module}{letter}_proj")
-        build.add(f"ssm_conv1d_{letter}", (kernel, inner), layers, module=f"{module}{letter}_conv1d", dtype="F32")
-    build.add("ssm_f_a", (d.hidden, dim), layers, module=module + "f_a_proj")
-    build.add("ssm_f_b", (dim, inner), layers, module=module + "f_b_proj")
-    build.add("ssm_dt.bias", (inner,), layers, module=module + "dt_bias", dtype="F32")
-    build.add("ssm_beta", (d.hidden, heads), layers, module=module + "b_proj")
-    build.add("ssm_a", (heads,), layers, module=module + "A_log", dtype="F32")
-    if full_gate:
-        build.add("ssm_g", (d.hidden, inner), layers, module=module + "g_proj")
-    else:
-        build.add("ssm_g_a", (d.hidden, dim), layers, module=module + "g_a_proj")
-        build.add("ssm_g_b", (dim, inner), layers, module=module + "g_b_proj")
-    build.add("ssm_norm", (dim,), layers, module=module + "o_norm")
-    build.add("attn_output", (inner, d.hidden), layers, module=module + "o_proj")
-    build.keep(kda_cache(heads, dim, kernel), layers)
-    build.wide(layers, heads=heads)
-
-
-@family("kimi_linear", "kimi_k3_text", architectures=("KimiLinearForCausalLM",))
-def kimi_linear(config: Config) -> Shape:
-    """KDA layers with a few of latent attention without rotary positions; experts after the first dense layers.
-
-    Kimi K3 adds an output gate to the latent layers, experts on a latent of the hidden width, and scores by which
-    blocks of layers are read again.
-    """
-    d = Decoder.read(config, context=4096)
-    linear = config.view("linear_attn_config")
-    if linear is None:
-        raise UnsupportedModel(f"{config.place} has no linear_attn_config, which says which layers are KDA.")
-    sizes = latent_sizes(config)
-    full = numbered(linear, "full_attn_layers", d.build.n)
-    d.embeddings()
-    latent_attention(d, full, sizes)
-    if config.flag("mla_use_output_gate", default=False):
-        gate = (d.hidden, d.heads * sizes.v_dim)
-        d.build.add("attn_gate", gate, full, module="model.layers.{}.self_attn.g_proj")
-    d.build.keep(latent_cache(sizes), full)
-    kda_layers(
-        d, numbered(linear, "kda_layers", d.build.n), linear.whole("num_heads"), linear.whole("head_dim"),
-        linear.whole("short_conv_kernel_size", default=4), full_gate=linear.flag("use_full_rank_gate", default=False),
-    )  # fmt: skip
-    dense, sparse = sparse_layers(config, d.build.n)
-    if dense:
-        d.feed_forward(dense)
-    latent = config.whole("routed_expert_hidden_size", default=0, low=0)
-    latent_experts(d, sparse, latent) if latent else shared_experts(d, sparse)
-    d.norms("attn_norm", "ffn_norm")
-    if config.whole("attn_res_block_size", default=0, low=0):
-        d.norms("attn_res_norm", "attn_res_score", "ffn_res_norm", "ffn_res_score")
-        for role in ("output_res_norm", "output_res_score"):
-            d.build.add(role, (d.hidden,), module="model.output_attn_res")
-    note_latent(d, sizes)
-    if not config.flag("mla_use_nope", default=False):
-        d.rope(sizes.rope)
-    return d.shape("kimi-k3" if latent else "kimi-linear", dense_layers=len(dense))
-
-
-def numbered(linear: Config, key: str, n: int) -> tuple[int, ...]:
-    """Layer numbers that a file counts from 1."""
-    return tuple(sorted(i - 1 for i in linear.wholes(key, count=len(linear.entries(key)), low=1, high=n)))
-
-
-def latent_experts(d: Decoder, layers: Sequence[int], latent: int) -> None:
-    """Routed experts on `latent` values of the hidden width, projected down and up around them; shared ones on all of it."""
-    config, build, module = d.config, d.build, "model.layers.{}.block_sparse_moe."
-    experts, dim = config.whole(*EXPERTS), config.whole("moe_intermediate_size")
-    shared = dim * config.whole("num_shared_experts", default=0, low=0)
-    build.add("ffn_gate_inp", (d.hidden, experts), layers, module=module + "gate")
-    build.add("exp_probs_b.bias", (experts,), layers, dtype="F32", module=module + "gate.e_score_correction_bias")
-    build.add("ffn_routed_down", (d.hidden, latent), layers, module=module + "routed_expert_down_proj")
-    build.add("ffn_routed_up", (latent, d.hidden), layers, module=module + "routed_expert_up_proj")
-    if config.flag("latent_moe_use_norm", default=False):
-        build.add("ffn_routed_norm", (latent,), layers, module=module + "routed_expert_norm")
-    for role, name, n_in, n_out, s_in, s_out in (
-        ("ffn_gate", "gate_proj", latent, dim, d.hidden, shared),
-        ("ffn_up", "up_proj", latent, dim, d.hidden, shared),
-        ("ffn_down", "down_proj", dim, latent, shared, d.hidden),
-    ):
-        build.add(f"{role}_exps", (n_in, n_out, experts), layers, module=f"{module}experts.*.{name}")
-        build.add(f"{role}_shexp", (s_in, s_out), layers, module=f"{module}shared_experts.{name}")
-    build.wide(layers, experts=experts, experts_used=config.whole(*USED), expert_dim=dim, shared_dim=shared)

@@ -105,7 +105,7 @@ def deepseek(
     rope_dtype: str = "",
 ) -> Shape:
     """DeepSeek V2 to V3.2 and their many relatives: latent attention, first dense layers, then experts with shared ones."""
-    d = Decoder.read(config, context=4096)
+    d = Decoder.read(config)
     sizes = latent_sizes(config)
     n = d.build.n
     experts = config.whole(*EXPERTS, default=0, low=0)
@@ -171,3 +171,37 @@ def deepseek_v32(config: Config) -> Shape:
 def glm_moe_dsa(config: Config) -> Shape:
     """GLM-5: latent attention with an indexer that some layers share."""
     return deepseek(config, "glm-dsa", correction=True, sparse_attention=True)
+
+
+@family("minicpm3", architectures=("MiniCPM3ForCausalLM",))
+def minicpm3(config: Config) -> Shape:
+    """Latent projections, but both engines keep whole heads in the cache: K of nope + rope, V as wide in vLLM."""
+    d = Decoder.read(config)
+    sizes = latent_sizes(config)
+    d.embeddings()
+    latent_attention(d, d.all, sizes)
+    d.head_dim = sizes.qk_dim
+    d.cache()
+    d.feed_forward()
+    d.norms("attn_norm", "ffn_norm")
+    d.rope(sizes.rope)
+    note_latent(d, sizes)
+    return d.shape("minicpm3")
+
+
+@family("glm4_moe_lite", architectures=("Glm4MoeLiteForCausalLM",))
+def glm4_moe_lite(config: Config) -> Shape:
+    """GLM-4.7-Flash: DeepSeek-V3's plan."""
+    return deepseek(config, "deepseek2", correction=True)
+
+
+@family("sarvam_mla", architectures=("SarvamMLAForCausalLM",))
+def sarvam_mla(config: Config) -> Shape:
+    """Sarvam: DeepSeek-V3's plan without a rank for q."""
+    return deepseek(config, "", correction=True)
+
+
+@family("youtu", architectures=("YoutuForCausalLM",))
+def youtu(config: Config) -> Shape:
+    """Latent attention, dense feed-forwards."""
+    return deepseek(config, "deepseek2", correction=False)

@@ -47,7 +47,7 @@ def qwen_sparse(config: Config, n: int) -> tuple[tuple[int, ...], tuple[int, ...
 @family("mixtral", architectures=("MixtralForCausalLM",))
 def mixtral(config: Config) -> Shape:
     """Mistral with experts for its feed-forward."""
-    d = Decoder.read(config, context=4096 * 32, kv_heads=8)
+    d = Decoder.read(config)
     d.embeddings()
     d.attention()
     d.cache(["sliding"] * d.build.n, config.whole("sliding_window", default=0, low=0))
@@ -84,7 +84,7 @@ def qwen_moe_layers(d: Decoder, dense: Sequence[int], sparse: Sequence[int], *, 
 @family("qwen3_moe", "qwen3_vl_moe_text", architectures=("Qwen3MoeForCausalLM",))
 def qwen3_moe(config: Config) -> Shape:
     """Qwen3's attention, routed experts only."""
-    d = Decoder.read(config, context=32768, kv_heads=4, head_dim=128)
+    d = Decoder.read(config)
     d.embeddings()
     d.attention(bias=config.flag("attention_bias", default=False), qk_norm=(d.head_dim, d.head_dim))
     d.cache(*windows_behind(d))
@@ -97,7 +97,7 @@ def qwen3_moe(config: Config) -> Shape:
 @family("qwen2_moe", architectures=("Qwen2MoeForCausalLM",))
 def qwen2_moe(config: Config) -> Shape:
     """Qwen2's attention, routed experts and a gated shared one."""
-    d = Decoder.read(config, context=32768)
+    d = Decoder.read(config)
     d.embeddings()
     d.attention(bias=config.flag("qkv_bias", default=True))
     d.cache(*windows_behind(d))
@@ -110,7 +110,7 @@ def qwen2_moe(config: Config) -> Shape:
 @family("glm4_moe", "glm4v_moe_text", architectures=("Glm4MoeForCausalLM",))
 def glm4_moe(config: Config) -> Shape:
     """Experts with a shared one after the first dense layers; biases on q, k, v; the router in 32 bits."""
-    d = Decoder.read(config, context=131072, head_dim=128)
+    d = Decoder.read(config)
     dense, sparse = sparse_layers(config, d.build.n)
 
     def block(one: Decoder, layers: Sequence[int], dense: Sequence[int], sparse: Sequence[int]) -> None:
@@ -157,7 +157,7 @@ def shared_experts(d: Decoder, sparse: Sequence[int], *, correction: bool = True
 @family("gpt_oss", architectures=("GptOssForCausalLM",))
 def gpt_oss(config: Config) -> Shape:
     """Alternating windows, attention sinks, biases everywhere, experts with biases."""
-    d = Decoder.read(config, context=131072, kv_heads=8, head_dim=64)
+    d = Decoder.read(config)
     n = d.build.n
     kinds = layer_kinds(config, n, ["full" if i % 2 else "sliding" for i in range(n)], ("full", "sliding"))
     experts = config.whole("num_local_experts", "num_experts", default=128)
@@ -185,7 +185,7 @@ def gpt_oss(config: Config) -> Shape:
 @family("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text", architectures=("MiniMaxM3ForCausalLM",))
 def minimax_m3(config: Config) -> Shape:
     """Ordinary grouped heads; most layers choose blocks of the context by an indexer of their own."""
-    d = Decoder.read(config, head_dim=128)
+    d = Decoder.read(config)
     n, build = d.build.n, d.build
     dense, sparse = sparse_layers(config, n)
     d.embeddings()

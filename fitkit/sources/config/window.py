@@ -14,7 +14,7 @@ from fitkit.sources.config.view import Config
 
 def gemma_decoder(config: Config, **defaults: int) -> Decoder:
     """Gemma's defaults: tied, heads of 256."""
-    return Decoder.read(config, tied=True, head_dim=256, **defaults)
+    return Decoder.read(config)
 
 
 @family("gemma", architectures=("GemmaForCausalLM",))
@@ -162,7 +162,7 @@ def per_layer_inputs(d: Decoder, width: int, vocab: int) -> None:
 @family("llama4_text", architectures=("Llama4ForCausalLM",))
 def llama4(config: Config) -> Shape:
     """Three chunked layers to one full one without rotary positions; experts with a shared one every so many layers."""
-    d = Decoder.read(config, context=4096 * 32, kv_heads=8, head_dim=128)
+    d = Decoder.read(config)
     n = d.build.n
     rotary = config.raw("no_rope_layers")  # 1 where a layer HAS rotary positions
     if not rotary:
@@ -211,9 +211,9 @@ def mimo_v2(config: Config) -> Shape:
     for kind, prefix in (("full", ""), ("sliding", "swa_")):
         layers = of_kind(kinds, kind)
         heads = config.whole(f"{prefix}num_attention_heads", default=d.heads)
-        kv_heads = config.whole(f"{prefix}num_key_value_heads", default=d.kv_heads)
+        kv_heads = config.whole(f"{prefix}num_key_value_heads", default=8 if prefix else d.kv_heads)
         k_dim = config.whole(f"{prefix}head_dim", default=d.head_dim)
-        v_dim = config.whole(f"{prefix}v_head_dim", default=config.whole("v_head_dim", default=k_dim))
+        v_dim = config.whole(f"{prefix}v_head_dim", default=config.whole("v_head_dim", default=128))
         build.attention(
             layers, d.hidden, heads, kv_heads, k_dim, v_dim=v_dim, bias=config.flag("attention_bias", default=False)
         )
@@ -239,8 +239,8 @@ def mimo_v2(config: Config) -> Shape:
 @family("step3p7", "step3p5", "step3p7_text", architectures=("Step3p7FlashForCausalLM", "Step3p5ForCausalLM"))
 def step3(config: Config) -> Shape:
     """Windows with more query heads than the full layers, a gate a head, experts with a shared one after the dense layers."""
-    d = Decoder.read(config, context=128000, head_dim=128, kv_heads=config.whole("num_attention_groups", default=8))
-    n, build = d.build.n, d.build
+    d = Decoder.read(config)
+    n = d.build.n
     kinds = layer_kinds(config, n, ["sliding" if i % 4 else "full" for i in range(n)], ("full", "sliding"))
     window = config.whole("sliding_window", default=512)
     other = config.view("attention_other_setting")

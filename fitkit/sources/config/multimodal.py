@@ -355,7 +355,7 @@ def minicpmv(config: Config) -> Shape:
 
 @family("deepseek_vl_v2", architectures=("DeepseekVLV2ForCausalLM",))
 def deepseek_vl_v2(config: Config) -> Shape:
-    """DeepSeek-VL2: SigLIP without its head, patches joined by four, two layers, two learned separators."""
+    """DeepSeek-VL2: SigLIP with its pooling head, patches joined by four, two layers, two learned separators."""
     text = config.view("language_config")
     plain = text is not None and not text.flag("use_mla", default=True)  # the small ones have ordinary attention
     if plain and text is not None:
@@ -366,7 +366,7 @@ def deepseek_vl_v2(config: Config) -> Shape:
         raise BadInput(f"{config.place} has no vision_config, which this model's family needs.")
     width = vision.whole("width", default=1152)
     t = Tower(build=shape.build, module="vision.", blocks=vision.whole("layers", default=27, high=4096))
-    same = Config({"hidden_size": width, "intermediate_size": int(width * vision.number("mlp_ratio", default=3.7362)), "patch_size": vision.whole("patch_size", default=14), "image_size": vision.whole("image_size", default=384), "vision_use_head": False}, vision.place)  # fmt: skip
+    same = Config({"hidden_size": width, "intermediate_size": int(width * vision.number("mlp_ratio", default=3.7362)), "patch_size": vision.whole("patch_size", default=14), "image_size": vision.whole("image_size", default=384), "vision_use_head": True}, vision.place)  # fmt: skip
     siglip(t, same)
     kind = joint_config.text("projector_type", default="downsample_mlp_gelu") if joint_config else "downsample_mlp_gelu"
     if kind != "downsample_mlp_gelu":

@@ -29,6 +29,7 @@ class Scheme:
     ignore: Names = field(default_factory=lambda: Names(()))
     head: bool = False
     vision: bool = True
+    text_only: bool = False  # said within text_config: what lies beside the language model is not touched
     outside: bool = True  # linear layers outside the numbered blocks
     pack: int = 1  # outputs packed into one word: layers that do not divide are left
     kv_dtype: str = ""
@@ -45,8 +46,12 @@ _ROUTERS = ("ffn_gate_inp", "ffn_gate_inp_shexp")
 # Routers stay in 16 bits, also where no list says so, except in families whose vLLM module passes its method on to the router.
 # Source: vLLM 0.33.0 models/qwen3_moe.py, granitemoe.py; router bytes of the modules in its weight listing.
 _CONVERTED_ROUTERS = frozenset(("qwen3_moe", "qwen3_vl_moe", "granitemoe"))
-# The sparse-attention indexer's key and weights projections are one 16-bit module in vLLM (models/deepseek_v2.py), whatever the file has.
-_NEVER = frozenset(("indexer.proj", "indexer.attn_k"))
+# Linear layers that stay in 16 bits in vLLM's modules whatever the method says: the sparse indexer's key and weights
+# projections (models/deepseek_v2.py), the compressors of DeepSeek-V4, Kimi-K3's way into and out of its narrow experts.
+_NEVER = frozenset(
+    ("indexer.proj", "indexer.attn_k", "attn_compressor_kv", "attn_compressor_gate", "indexer_compressor_kv",
+     "indexer_compressor_gate", "ffn_routed_down", "ffn_routed_up")
+)  # fmt: skip
 
 
 def apply_quantization(config: Config, build: Build) -> tuple[tuple[Tensor, ...], str, str]:
@@ -73,14 +78,18 @@ def scheme_of(config: Config) -> Scheme | None:
     method = said.text("quant_method", default="").lower().replace("_", "-")
     if not method and (said.text("quant_algo", default="") or said.view("quantization")):
         method = "modelopt"
-    reader = METHODS.get(method) or METHODS.get(method.replace("-", "_"))
+    reader = METHODS.get(method)
     if reader is None:
         near = UnknownName.among("quant_method", method, METHODS).nearest
         raise UnsupportedModel(
             f"{said.place}: quant_method {short(method)} is not modelled"
             f"{'; the nearest known are ' + ', '.join(near) if near else ''}. It needs one function in fitkit/sources/config/quant_methods.py."
         )
-    return reader(said, config)
+    scheme = reader(said, config)
+    text = config.view("text_config")
+    if text is not None and said is text.view(said.place.rpartition(" ")[2]):
+        scheme.text_only = True
+    return scheme
 
 
 def _said(config: Config) -> Config | None:
@@ -135,6 +144,8 @@ def _is_linear(tensor: Tensor) -> bool:
 def _format(tensor: Tensor, name: str, scheme: Scheme, family: str) -> str:
     """The format of one module, "" where it stays as it is."""
     if name in scheme.ignore:
+        return ""
+    if tensor.part and tensor.part != "mtp" and scheme.text_only:
         return ""
     for names, form in scheme.named:
         if name in names:

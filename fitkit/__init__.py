@@ -16,6 +16,11 @@ _HOME = {
     "Gpu": "hardware", "Machine": "hardware", "machine": "hardware",
     "load": "sources",
     "demand": "tables", "fit": "tables",
+    "best_quant": "answers", "explain": "answers", "max_context": "answers", "max_parallel": "answers", "min_gpus": "answers",
+    "min_utilization": "answers", "suggest": "answers",
+    "Plan": "plans", "plan": "plans",
+    "Launch": "commands", "command": "commands", "read_command": "commands",
+    "gpus": "catalog", "kv_dtypes": "catalog", "machines": "catalog", "models": "catalog", "quants": "catalog",
     "VLLM": "predict",
     "dashboard": "views.dashboard",
     "Budget": "rules.published.budget", "Library": "rules.published.library", "Shard": "rules.published.shard",
@@ -24,9 +29,13 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
+    from fitkit.answers import best_quant, explain, max_context, max_parallel, min_gpus, min_utilization, suggest
+    from fitkit.catalog import gpus, kv_dtypes, machines, models, quants
+    from fitkit.commands import Launch, command, read_command
     from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel
     from fitkit.hardware import Gpu, Machine, machine
     from fitkit.model import Cache, Layer, Model, Tensor
+    from fitkit.plans import Plan, plan
     from fitkit.predict import VLLM
     from fitkit.rules.published.budget import Budget
     from fitkit.rules.published.library import Library

@@ -19,7 +19,7 @@ from fitkit.sources import load
 
 DEFAULT_CONTEXT = 8192
 MOST_CONTEXT, MOST_PARALLEL, MOST_GPUS = 2**31, 2**20, 2**20
-_SETTINGS_ENGINE = {"LlamaCpp": "llama.cpp", "VLLM": "vllm"}
+_SETTINGS_ENGINE = {"LlamaCppSettings": "llama.cpp", "VLLMSettings": "vllm"}
 _ENGINE_WORDS = {"llamacpp": "llama.cpp", "llama.cpp": "llama.cpp", "vllm": "vllm", "sglang": "sglang"}
 _SHOWN = {"llama.cpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 _SPEAKS_OF = {
@@ -28,6 +28,7 @@ _SPEAKS_OF = {
     "library": "llama.cpp and vLLM",
     "shard": "vLLM, SGLang and llama.cpp",
 }
+_FIRST = {"budget": "vllm", "engine": "llama.cpp", "library": "llama.cpp", "shard": "vllm"}
 _SHARD = {"llama.cpp": ("Q8_0", "Q4_K_M"), "vllm": ("BF16", "FP8"), "sglang": ("BF16", "FP8")}
 
 
@@ -199,7 +200,8 @@ def _engine(engine: Any) -> tuple[str, Any]:
         if word not in _ENGINE_WORDS:
             raise UnknownName.among("engine", engine, ("llama.cpp", "vllm", "sglang"))
         return _ENGINE_WORDS[word], None
-    name = _SETTINGS_ENGINE.get(type(engine).__name__)
+    names = (_SETTINGS_ENGINE.get(kind.__name__) for kind in type(engine).__mro__)
+    name = next(filter(None, names), None)
     if name is None:
         raise BadInput(
             f"engine is {short(engine)}, where 'llama.cpp', 'vllm', 'sglang', fk.LlamaCpp(...) or fk.VLLM(...) was expected."
@@ -228,7 +230,7 @@ def refusal(ask: Ask) -> str:
     """Why this rule set, engine, quantization and cache do not go together, in one sentence; empty where they do."""
     shown = _SHOWN[ask.engine]
     if ask.counted is None:
-        return f"The {ask.rules} rules speak of {_SPEAKS_OF[ask.rules]}, not of {shown}."
+        return f"The {ask.rules} rules speak of {_SPEAKS_OF[ask.rules]}, not of {shown}: give engine='{_FIRST[ask.rules]}'."
     if ask.rules == "shard":
         known = _SHARD[ask.engine]
         if ask.quant not in known:

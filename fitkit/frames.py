@@ -69,7 +69,7 @@ def frame(columns: Sequence[str], blocks: Sequence[tuple[int, Block]]) -> pd.Dat
 
 
 def _joined(values: list[Any], lengths: np.ndarray, dtype: type, missing: Any) -> np.ndarray:
-    out = np.empty(int(lengths.sum()), dtype=dtype)
+    out: np.ndarray = np.empty(int(lengths.sum()), dtype=dtype)
     start = 0
     for value, length in zip(values, lengths.tolist(), strict=True):
         out[start : start + length] = missing if value is None else value

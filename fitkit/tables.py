@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fitkit.asked import mark
 from fitkit.axes import (
     DEFAULT_CONTEXT,
     MOST_CONTEXT,
@@ -101,7 +102,7 @@ def demand(
             )
     if len(blocks) == 1 and blocks[0][0] == 1 and sentences:
         raise BadInput(sentences[0])
-    return frame(DEMAND_COLUMNS, blocks)
+    return mark(frame(DEMAND_COLUMNS, blocks), asked, [])
 
 
 def _terms(ask: Ask, count: int, context: IntArray, requests: IntArray) -> tuple[dict[str, Any], list[str]]:
@@ -174,7 +175,7 @@ def fit(
                 blocks.append((len(flat_context), _fit_block(ask, one, flat_context, flat_requests, count, single)))
             if not found:
                 blocks.append((len(flat_context), _no_machines(ask, flat_context, flat_requests, count)))
-    return frame(FIT_COLUMNS, blocks)
+    return mark(frame(FIT_COLUMNS, blocks), asked, found)
 
 
 def _fit_block(

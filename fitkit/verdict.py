@@ -143,7 +143,7 @@ def _grid_holds(
     assert counted is not None
     pool = verdict.ask.pool(job, usable)
     if pool is not None:
-        return context * parallel <= pool, None
+        return np.asarray(context * parallel <= pool), None
     allocation = counted.allocate(job, context, parallel)
     return _holds(verdict.machine, job, allocation, usable), allocation
 
@@ -278,9 +278,10 @@ def download_bytes(ask: Ask) -> int | None:
         return None
     size_of = gguf_bytes if ask.engine == "llama.cpp" else checkpoint_bytes
     try:
-        return size_of(ask.model, ask.quant)[0] + ask.model.projector_bytes
+        size: int = size_of(ask.model, ask.quant)[0]
     except (KeyError, ValueError):
         return None
+    return size + ask.model.projector_bytes
 
 
 def free_disk_bytes(ask: Ask, machine: Machine) -> int | None:
@@ -319,7 +320,7 @@ def most_requests(ask: Ask, machine: Machine, job: Job, contexts: IntArray, usab
     assert ask.counted is not None
     pool = ask.pool(job, usable)
     if pool is not None:
-        return max(0, pool) // np.maximum(contexts, 1)
+        return np.asarray(max(0, pool) // np.maximum(contexts, 1))
     closed = ask.counted.max_parallel(job, contexts, usable)
     if closed is not None:
         return closed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TypeVar
 
-from fitkit.errors import UnknownName
+from fitkit.errors import UnknownName, UnsupportedModel
 from fitkit.rules.base import Allocation, Evidence, IntArray, Job, LinearRules, Rules, Term
 
 __all__ = [
@@ -63,5 +64,7 @@ def rules_for(rules: str, engine: str) -> Rules | None:
     if (rules, engine) not in _ROOMS:
         return None
     if (rules, engine) not in REGISTRY:
+        if find_spec(_ROOMS[rules, engine]) is None:
+            raise UnsupportedModel(f"The {rules} rules for {engine} are not written yet; ask for the library's.")
         import_module(_ROOMS[rules, engine])
     return REGISTRY[rules, engine]

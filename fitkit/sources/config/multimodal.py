@@ -12,6 +12,7 @@ from typing import Any
 
 from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
 from fitkit.sources.config import ARCHITECTURES, FAMILIES, Shape, family
+from fitkit.sources.config.audio import gemma3n_audio, gemma4_audio
 from fitkit.sources.config.build import Build
 from fitkit.sources.config.towers import siglip
 from fitkit.sources.config.view import Config
@@ -135,12 +136,43 @@ def gemma4(config: Config) -> Shape:
     )
     audio = config.view("audio_config")
     if audio is not None:
-        from fitkit.sources.config.audio import gemma4_audio
-
         width = gemma4_audio(shape.build, audio)
         projector(shape.build, "model.embed_audio.").add(
             "a.input_projection", (width, shape.hidden_size), "embedding_projection"
         )
+    return shape
+
+
+@family("gemma3n", architectures=("Gemma3nForConditionalGeneration",))
+def gemma3n(config: Config) -> Shape:
+    """Gemma 3n: a MobileNet for pictures, a conformer for sound, and for each a small table, two norms and a projection."""
+    shape = text_part(config, "text_config", default="gemma3n_text")
+    audio = config.view("audio_config") or Config({}, f"{config.place}: audio_config")
+    vision = config.view("vision_config") or Config({}, f"{config.place}: vision_config")
+    width = read_tower(shape.build, vision, "model.vision_tower.", "gemma3n_vision")
+    for view, name, letter, n_in in (
+        (vision, "vision", "", width),
+        (audio, "audio", "a.", gemma3n_audio(shape.build, audio)),
+    ):
+        joint = projector(shape.build, f"model.embed_{name}.")
+        joint.add(f"{letter}embd", (n_in, view.whole("vocab_size", default=128)), "embedding")
+        for norm in ("hard_embedding_norm", "soft_embedding_norm"):
+            joint.norm(f"{letter}{norm}", n_in, norm, bias=False)
+        joint.add(f"{letter}input_projection", (n_in, shape.hidden_size), "embedding_projection")
+    return shape
+
+
+@family("muse_glimmer", architectures=("MuseGlimmerForConditionalGeneration",))
+def muse_glimmer(config: Config) -> Shape:
+    """Muse Glimmer: a ViT with learned positions, patches joined by four, two layers and a projection without biases."""
+    shape = text_part(config, "text_config", default="muse_glimmer_text")
+    hidden = vision_part(config, shape, "model.vision_tower.", default="muse_glimmer_vision")
+    vision = config.view("vision_config")
+    joined = hidden * (vision.whole("merge_size", default=2) if vision else 2) ** 2
+    inner = config.whole("projector_hidden_size", default=4096)
+    joint = projector(shape.build, "model.multi_modal_projector.")
+    for role, n_in, n_out in (("0", joined, inner), ("1", inner, inner), ("2", inner, shape.hidden_size)):
+        joint.linear(role, n_in, n_out, role, bias=False)
     return shape
 
 
@@ -383,7 +415,6 @@ def deepseek_vl_v2(config: Config) -> Shape:
 _UNMODELLED = {
     "mllama": "its cross-attention layers keep states of the picture that no current engine rule counts (vLLM dropped it before 0.33)",
     "multi_modality": "it also draws pictures, with a decoder of its own that is not described",
-    "gemma3n": "its MobileNet-V5 tower is not described",
     "qwen2_5_omni": "its speech parts (talker, token2wav) are not described",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fitkit.errors import UnsupportedModel, short
 from fitkit.sources.config.build import Build
 from fitkit.sources.config.view import Config
 from fitkit.sources.config.vision import Tower, grid, pixels, tower
@@ -307,4 +308,36 @@ def gemma4(t: Tower, config: Config) -> int:
     ):
         t.linear(role, n_in, n_out, f"mlp.{name}", bias=False, count=n)
     t.norm("ln", hidden, "norms", bias=False, count=4 * n)
+    return hidden
+
+
+# Parameters of timm's encoders that a config only names. Source: published totals of Gemma 3n E2B and E4B less all their
+# other parts; both leave the same number.
+_TIMM = {"mobilenetv5_300m_enc": 294_126_912}
+
+
+@tower("gemma3n_vision")
+def gemma3n(t: Tower, config: Config) -> int:
+    """Gemma 3n: a MobileNet that its config only names; counted as one tensor, kept whole on every rank."""
+    name = config.text("architecture", default="mobilenetv5_300m_enc")
+    if name not in _TIMM:
+        raise UnsupportedModel(
+            f"{config.place}: the encoder {short(name)} is not modelled; known are {', '.join(_TIMM)}."
+        )
+    t.add("encoder_conv", (_TIMM[name], 1), "timm_model")
+    return config.whole("hidden_size", default=2048)
+
+
+@tower("muse_glimmer_vision")
+def muse_glimmer(t: Tower, config: Config) -> int:
+    """Muse Glimmer: patches of two frames, learned positions of a grid, norms before and after."""
+    hidden = config.whole("hidden_size", default=1536)
+    frames = config.whole("patch_temporal", default=2)
+    t.linear("patch_embd", frames * pixels(config, 14), hidden, "patch_embedder.patch_embedding", bias=False)
+    height, width = (config.whole(f"pos_emb_{side}", default=32) for side in ("height", "width"))
+    t.add("position_embd", (hidden, height * width), "patch_embedder.position_embedding_table")
+    for role, name in (("pre_ln", "ln_pre"), ("post_ln", "ln_post")):
+        t.norm(role, hidden, name)
+    t.module += "layers.0."
+    t.layers(hidden, config.whole("intermediate_size", default=8960))
     return hidden

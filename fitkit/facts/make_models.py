@@ -28,6 +28,7 @@ COLUMNS = (
 )  # fmt: skip
 CHECKED = "2026-10-31"
 _EMBEDDING = re.compile(r"embed|rerank|reward|bge-|e5-|gte-|minilm|bert", re.IGNORECASE)
+_PACKED = re.compile(r"-(fp8|nvfp4|mxfp4|awq|gptq|int[48]|w4a16|w8a8)(-|$)", re.IGNORECASE)
 _TWIN = re.compile(
     r"-(instruct|chat|it|hf|base|pt|bf16)(?=-|$)", re.IGNORECASE
 )  # of one shape, told apart by training only
@@ -99,6 +100,9 @@ def read(folder: Path) -> tuple[list[Entry], list[str]]:
             again = model_from_view(Config(shape.decode(text)), name="-", source="-")
         except FitError as error:
             refused.append(f"{line['model']}: {error}")
+            continue
+        if not model.quant and _PACKED.search(line["model"]):
+            refused.append(f"{line['model']}: its name says that it is packed, this config does not say how")
             continue
         if again != model:
             refused.append(f"{line['model']}: what was read of its config does not give the same model again")
@@ -180,36 +184,47 @@ def row(entry: Entry) -> list[object]:
         entry.name, entry.repo, "|".join(entry.aliases), "embedding" if _EMBEDDING.search(entry.repo) else "text", model.family, model.params,
         model.active_params, len(model.layers), layer_kinds(model.layers), model.context, model.vocab_size, model.quant, size, basis,
         entry.downloads, entry.params.get("license", ""), entry.params.get("release_date", ""), line["verified"], published,
-        why(model.params, published, line), entry.shape, _source(line), CHECKED,
+        why(model, published, line), entry.shape, _source(line), CHECKED,
     ]  # fmt: skip
 
 
-def why(params: int, published: str, line: dict[str, str]) -> str:
+def why(model: Model, published: str, line: dict[str, str]) -> str:
     """The reason why the published total is another one; empty where it is ours."""
     check = line["param_check"]
     if not published:
         return "no total is published"
-    if params == int(published):
+    more = int(published) - model.params
+    if not more:
         return ""
-    more = int(published) - params
     if "reference total is rounded" in check:
         return "the published total is a rounded figure"
+    if model.quant or "quantized total" in check:
+        return "the published total counts packed elements and scales"
     if "untied lm_head copy" in check:
         return "the checkpoint stores the tied head a second time"
-    if "omits lm_head" in check:
+    if "causal-mask" in check:
+        return f"the published total counts {more:,} elements of causal masks"
+    if -more == model.hidden_size * model.vocab_size:
         return "the checkpoint leaves the head out"
-    if "mtp" in check or "MTP" in check:
-        return f"the checkpoint also holds {more:,} parameters that are not loaded by default (MTP blocks, a second head or vision parts)"
-    if "quantized total" in check or model_is_packed(line):
-        return "the published total counts packed elements and scales"
-    if "buffers" in check or abs(more) <= 1e-4 * params:
-        return f"the published total counts {more:,} elements of buffers, masks or scales"
+    if -more == sum(tensor.elements * tensor.copies for tensor in model.tensors if tensor.part):
+        return "the checkpoint has the text model alone"
+    if abs(more) <= 1e-4 * model.params:
+        kind = "counts" if more > 0 else "leaves out"
+        return f"the published total {kind} {abs(more):,} elements of buffers, routing biases or scales"
+    if more == sum(tensor.elements * tensor.copies for tensor in model.tensors if tensor.part == "mtp"):
+        return "the checkpoint also holds MTP blocks, which no engine loads by default"
+    if more > 0 and ("mtp" in check or "MTP" in check):
+        return f"the checkpoint holds {more:,} parameters more, by their number MTP blocks or a second head"
+    for told in rows("totals"):
+        if told["repo"] == line["model"]:
+            return told["why"]
+    counted = int(line["params_computed"] or 0)
+    if abs(counted - model.params) <= 1e-4 * model.params:
+        return f"an independent count from the same shape gives this total too; the listed one differs by {more:,}"
+    size = re.search(r"(\d+(\.\d+)?)b(-|$)", _tail(line["model"]))
+    if size and abs(model.params / 1e9 / float(size[1]) - 1) < 0.1 < abs(int(published) / 1e9 / float(size[1]) - 1):
+        return f"the listed total contradicts the {size[1]}B in the model's name, which this one agrees with"
     return f"differs by {more:,}; not explained"
-
-
-def model_is_packed(line: dict[str, str]) -> bool:
-    """Whether its name says that it is a quantized checkpoint."""
-    return bool(re.search(r"fp8|nvfp4|awq|gptq|int4|int8|w4a16|w8a8|4bit", line["model"], re.IGNORECASE))
 
 
 def _others(entry: Entry) -> Iterable[str]:

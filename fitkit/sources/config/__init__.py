@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
 from fitkit.model import Model, Tensor
 from fitkit.sources.config.build import Build
+from fitkit.sources.config.leftover import refuse_leftovers
 from fitkit.sources.config.view import Config
 
 Family = Callable[[Config], "Shape"]
@@ -74,6 +76,7 @@ def model_from_view(config: Config, *, name: str = "", source: str = "") -> Mode
             f"{'are ' + ', '.join(near) if near else 'one is far'}. It needs one function in fitkit/sources/config that says which caches and tensors its layers have."
         )
     shape = function(config)
+    refuse_leftovers(config, model_type or architecture)
     other_head(config, shape, architecture)
     return finish(config, shape, name=name, source=source, family=model_type or architecture, architecture=architecture)
 
@@ -120,13 +123,25 @@ def layers_experts(shape: Shape) -> dict[int, tuple[int, int]]:
     return {i: (w.get("experts", 0), w.get("experts_used", 0)) for i, w in enumerate(shape.build.widths)}
 
 
+# Tables a token takes one row of; counted as active only where the table is the head too.
+LOOKUPS = ("token_embd", "per_layer_token_embd", "position_embd")
+
+
 def count(tensors: tuple[Tensor, ...], experts: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Total and active parameters; MTP blocks are not loaded by default and not counted; of an expert stack a token passes `used` of `experts`."""
+    """Total and active parameters.
+
+    MTP blocks are not loaded by default and not counted, nor are tables of whole numbers. Active are those of the language
+    model one token passes: of an expert stack `used` of `experts`; the head (also a tied one), but not the input embedding,
+    of which a token reads one row (publishers differ: OpenAI and DeepSeek leave it out, Mistral and Qwen leave it in).
+    """
     total = active = 0
+    untied = any(tensor.role == "output" for tensor in tensors)
     for tensor in tensors:
         if tensor.part == "mtp" or tensor.dtype in ("I32", "I64"):
             continue
         total += tensor.elements * tensor.copies
+        if tensor.part or (tensor.role in LOOKUPS and (untied or tensor.role != "token_embd")):
+            continue
         for layer in tensor.layers or (-1,):
             n, used = experts.get(layer, (0, 0))
             share = used / n if n and tensor.shape[-1] == n and "_exps" in tensor.role else 1
@@ -145,19 +160,13 @@ def dtype_of(config: Config) -> str:
     )
 
 
+# Each fills FAMILIES as it is imported.
+ROOMS = (
+    "dense", "legacy", "postnorm", "window", "moe", "experts", "latent", "compressed", "hybrid", "delta", "encoder", "multimodal",
+)  # fmt: skip
+
+
 def _load_families() -> None:
     """Import the family functions once, on the first config (no work at import)."""
-    from fitkit.sources.config import (
-        compressed,
-        delta,
-        dense,
-        encoder,
-        experts,
-        hybrid,
-        latent,
-        legacy,
-        moe,
-        multimodal,
-        postnorm,
-        window,
-    )  # noqa: F401
+    for room in ROOMS:
+        import_module(f"fitkit.sources.config.{room}")

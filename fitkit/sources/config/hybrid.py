@@ -193,8 +193,7 @@ def granite_hybrid(config: Config) -> Shape:
     d.embeddings()
     d.attention(attention, bias=bias, out_bias=bias)
     d.cache(kinds)
-    if mamba:
-        mamba2_layers(d.build, d.hidden, mamba, prefixed_mamba2(config, d.hidden, norm=True), "model.layers.{}.mamba.")
+    mamba2_layers(d.build, d.hidden, mamba, prefixed_mamba2(config, d.hidden, norm=True), "model.layers.{}.mamba.")
     experts = config.whole("num_local_experts", default=8, low=0)
     shared = config.whole("shared_intermediate_size", default=1024, low=0)
     if experts:

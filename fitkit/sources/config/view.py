@@ -119,8 +119,20 @@ class Config:
         if not isinstance(value, Mapping):
             raise self._bad((key,), value, "a mapping")
         if key not in self._views:
-            self._views[key] = Config({**value, **also} if also else value, f"{self.place}: {key}")
+            self._views[key] = Config({**value, **also} if also else value, f"{self.place}: {key}", nested=True)
         return self._views[key]
+
+    def unread(self) -> dict[str, Any]:
+        """What is there, says something and was not asked for: not null, false, zero or empty."""
+        return {
+            key: value
+            for key, value in self.mapping.items()
+            if isinstance(key, str) and key not in self.read and key not in self._views and (value or value != value)
+        }
+
+    def parts(self, *keys: str) -> tuple[Config, ...]:
+        """The views taken so far of those of `keys` that were."""
+        return tuple(view for key, view in self._views.items() if key in keys)
 
     def recorded(self) -> dict[str, Any]:
         """What was read, sub-views included: enough to build the same model again."""

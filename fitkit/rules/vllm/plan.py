@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from fitkit.errors import UnsupportedModel
 from fitkit.model import Cache, Model
-from fitkit.rules.vllm import backends, blocks, dtypes, families
+from fitkit.rules.vllm import architectures, backends, blocks, dtypes, families
 from fitkit.rules.vllm.backends import Ask, Kernel
 from fitkit.rules.vllm.capacity import Need, needs
 from fitkit.rules.vllm.device import Device
@@ -39,7 +39,10 @@ class Plan:
 
 
 def refusal(settings: VLLMSettings, model: Model) -> str:
-    """Why vLLM's own checks of the parallel sizes stop it; empty where they pass."""
+    """Why vLLM's own checks of the architecture and the parallel sizes stop it; empty where they pass."""
+    unknown = architectures.refusal(settings, model.architecture)
+    if unknown:
+        return unknown
     tp, dcp = settings.tensor_parallel_size, settings.decode_context_parallel_size
     heads = model.heads
     if heads and heads % tp:

@@ -147,7 +147,9 @@ def modernbert(config: Config) -> Shape:
 def labels(config: Config) -> int:
     """How many classes a classifier tells apart: num_labels, else the names listed, else the two of transformers' default."""
     named = config.view("id2label")
-    return config.whole("num_labels", default=len(named.mapping) if named and named.mapping else 2, high=10**6)
+    count = config.whole("num_labels", default=len(named.mapping) if named and named.mapping else 2, high=10**6)
+    config.read["num_labels"] = count  # remembered as a number, not as the list of names
+    return count
 
 
 # Architectures that end in "Model" and yet carry their language-model head.

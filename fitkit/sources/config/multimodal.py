@@ -324,7 +324,7 @@ def minicpmv4_6(config: Config) -> Shape:
     if vision is None:
         raise BadInput(f"{config.place} has no vision_config, which this model's family needs.")
     base = Tower(build=shape.build, module="model.vision_tower.", blocks=vision.whole("num_hidden_layers", high=4096))
-    same = Config({**vision.mapping, "vision_use_head": False}, vision.place)
+    same = vision.but(vision_use_head=False)
     width = siglip(base, same)
     window = vision.wholes("window_kernel_size", count=2, default=(2, 2), low=1, high=64)
     kernel = config.wholes("merge_kernel_size", count=2, default=(2, 2), low=1, high=64)

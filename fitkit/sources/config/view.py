@@ -122,6 +122,12 @@ class Config:
             self._views[key] = Config({**value, **also} if also else value, f"{self.place}: {key}", nested=True)
         return self._views[key]
 
+    def but(self, **entries: Any) -> Config:
+        """This view with some entries replaced; what is read of it is remembered here as well, as it was given."""
+        out = Config({**self.mapping, **entries}, self.place, nested=self.nested)
+        out.read, out._views = self.read, {key: view for key, view in self._views.items() if key not in entries}
+        return out
+
     def unread(self) -> dict[str, Any]:
         """What is there, says something and was not asked for: not null, false, zero or empty."""
         return {

@@ -123,7 +123,7 @@ class Config:
         return self._views[key]
 
     def but(self, **entries: Any) -> Config:
-        """This view with some entries replaced; what is read of it is remembered here as well, as it was given."""
+        """The same view with some entries replaced; what is read of it is remembered here as well, as it was given."""
         out = Config({**self.mapping, **entries}, self.place, nested=self.nested)
         out.read, out._views = self.read, {key: view for key, view in self._views.items() if key not in entries}
         return out

@@ -1,4 +1,4 @@
-"""From a key on the context slider to the changed chart, in a real browser: `python tests/bench_page.py [moves]`.
+"""From a key on the context slider to the changed chart, in a real browser: `python tests/bench_page.py [moves [query ...]]`.
 
 Prints median and worst in milliseconds, for the first answer (verdict and memory chart). Goal: a median under 50 ms on a quiet machine.
 """
@@ -25,7 +25,7 @@ WATCH = """() => {
 }"""
 
 
-def main(moves: int) -> None:
+def main(moves: int, queries: list[str]) -> None:
     """Serve the page, move the slider, print the times."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -34,7 +34,7 @@ def main(moves: int) -> None:
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     path = os.environ.get("CHROMIUM") or shutil.which("chromium")
     try:
-        for query in ("", "rules=library", "engine=vllm&quant=BF16"):
+        for query in queries:
             with sync_playwright() as playwright:
                 browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
                 page = browser.new_page(viewport={"width": 1440, "height": 900})
@@ -68,4 +68,4 @@ def open_page(page: object, url: str) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 18)
+    main(int([*sys.argv, "18"][1]), sys.argv[2:] or ["", "rules=library", "engine=vllm&quant=BF16"])

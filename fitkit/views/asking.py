@@ -8,14 +8,15 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-import fitkit as fk
-from fitkit import answers, commands, facts, tables
+from fitkit import answers, commands, facts, plans, tables
 from fitkit.errors import BadInput, FitError, UnknownName
 from fitkit.hardware import Machine, machine
 from fitkit.model import Model
+from fitkit.predict import VLLM
 from fitkit.rules.published.budget import Budget
 from fitkit.sources import load
 from fitkit.views import controls
+from fitkit.views.html import records
 from fitkit.views.state import State
 
 T = TypeVar("T")
@@ -49,22 +50,26 @@ class Asker:
 
     def fit(self, state: State, machines: Sequence[Machine], **axes: Any) -> pd.DataFrame:
         """`fk.fit` for this question; `axes` widen it (contexts, parallel, kv_dtypes, quants)."""
-        question: dict[str, Any] = {
+        return tables.fit(**{**self._arguments(state, machines), **axes})
+
+    def plan(self, state: State) -> plans.Plan:
+        """`fk.plan` on the leading machine."""
+        return plans.plan(**self._arguments(state, self.lead(state)))
+
+    def _arguments(self, state: State, machines: Sequence[Machine]) -> dict[str, Any]:
+        if not machines:
+            raise BadInput("No machine is chosen yet.")
+        return {
+            "models": self.model(state.model),
+            "machines": list(machines),
             "quants": state.quant,
             "contexts": state.context,
             "parallel": state.parallel,
             "kv_dtypes": state.kv,
+            "engine": engine(state),
+            "rules": rules(state),
             "gpus": None if state.gpus == "auto" else int(state.gpus),
         }
-        if not machines:
-            raise BadInput("No machine is chosen yet.")
-        return tables.fit(
-            self.model(state.model),
-            list(machines),
-            engine=engine(state),
-            rules=rules(state),
-            **{**question, **axes},
-        )
 
     # --- the parts of the page
 
@@ -89,17 +94,20 @@ class Asker:
         key = ("matrix", replace(state, lead="", quant=""), tuple(controls.matrix_quants(state)))
         return self._keep(key, lambda: self.fit(state, self.machines(state), quants=controls.matrix_quants(state)))
 
-    def others(self, state: State) -> list[tuple[State, pd.Series[Any] | str]]:
+    def others(self, state: State) -> list[tuple[State, dict[str, Any] | str]]:
         """The same question under each engine and rule set: its row on the leading machine, or why there is none."""
-        out: list[tuple[State, pd.Series[Any] | str]] = []
+        out: list[tuple[State, dict[str, Any] | str]] = []
         model = self.model(state.model)
         for rules_name, engine_name in controls.WAYS:
             other = controls.settle(replace(state, rules=rules_name, engine=engine_name), model, state)
             try:
-                out.append((other, self._keep(("way", other), lambda o=other: self.fit(o, self.lead(o)).iloc[0])))
+                out.append((other, self._lead_row(other)))
             except FitError as error:
                 out.append((other, str(error)))
         return out
+
+    def _lead_row(self, state: State) -> dict[str, Any]:
+        return self._keep(("way", state), lambda: records(self.fit(state, self.lead(state)))[0])
 
     def terms(self, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
         """Each machine's terms, where it has any: an engine that does not start allocates nothing."""
@@ -126,10 +134,6 @@ class Asker:
         """The line that starts it."""
         return commands.command(row)
 
-    def plan(self, state: State) -> dict[str, Any] | None:
-        """The deployment on the leading machine, as plain values; None where none can be made."""
-        return None
-
     def _keep(self, key: Any, make: Callable[[], T]) -> T:
         if key not in self._kept:
             if len(self._kept) >= _REMEMBERED:
@@ -147,7 +151,7 @@ def _still(state: State) -> State:
 def engine(state: State) -> Any:
     """The engine, with the utilization where it has one."""
     if state.engine == "vllm" and state.rules == "engine":
-        return fk.VLLM(gpu_memory_utilization=state.util)
+        return VLLM(gpu_memory_utilization=state.util)
     return state.engine
 
 

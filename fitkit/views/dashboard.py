@@ -17,10 +17,9 @@ from fitkit.sources import load
 from fitkit.views import charts, controls, html, rows
 from fitkit.views.asking import Asker
 from fitkit.views.chips import chips
-from fitkit.views.state import State, from_file, from_query, to_file
+from fitkit.views.state import State, from_plan, from_query
 
 _HERE = Path(__file__).parent
-_MOST_TEXT = 1_000_000
 
 
 def in_voila() -> bool:
@@ -54,7 +53,7 @@ class Dashboard(anywidget.AnyWidget):
     rows_point = traitlets.Unicode("[]").tag(sync=True)
     alts = traitlets.Dict().tag(sync=True)
     rest_alts = traitlets.Dict().tag(sync=True)
-    files = traitlets.Dict().tag(sync=True)
+    command = traitlets.Unicode("").tag(sync=True)
     status = traitlets.Unicode("").tag(sync=True)
     query = traitlets.Unicode("").tag(sync=True)
 
@@ -76,23 +75,37 @@ class Dashboard(anywidget.AnyWidget):
     def _hear(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
         """One message of the browser; whatever it holds, the page stays."""
         kind = message.get("kind")
-        if kind == "rest":
-            self.answer_rest()
-            return
         try:
+            if kind == "rest":
+                self.answer_rest()
+                return
+            if kind == "save":
+                self._save(str(message.get("what")))
+                return
             if kind == "load":
-                given = from_file(str(message.get("text"))[:_MOST_TEXT])
+                given = from_plan(str(message.get("text")), self.question)
+            elif kind == "asked":
+                given = from_query(str(message.get("query")))
             else:
-                given = from_query(str(message.get("query"))) if kind == "asked" else dict(message.get("state") or {})
+                given = dict(message.get("state") or {})
         except FitError as error:
-            self.status = str(error)
             self.send({"kind": "said", "text": str(error)})
             return
         new, errors = self.question.read(given)
         if kind == "asked" and not self._knows(new.model):
             new, errors = replace(new, model=self.question.model), {}
         self.answer(new, {} if kind == "asked" else errors)
-        self.send({"kind": "quick", "seq": message.get("seq")})
+        self.send({"kind": "quick"})
+
+    def _save(self, what: str) -> None:
+        """Hand the browser a file to save: the plan, or the table with every column."""
+        state = self.question
+        if what == "plan":
+            name, mime, text = "plan", "application/json", self.asker.plan(state).to_json()
+        else:
+            name, mime, text = "fit", "text/csv", self.asker.rows(state).to_csv(index=False)
+        end = {"application/json": "json", "text/csv": "csv"}[mime]
+        self.send({"kind": "file", "name": f"{name}-{_plain(state.model)}.{end}", "type": mime, "text": text})
 
     def _knows(self, name: str) -> bool:
         try:
@@ -160,13 +173,7 @@ class Dashboard(anywidget.AnyWidget):
             "rows_here": json.dumps(rows.here(state, contexts, controls.requests())),
             "rows_point": json.dumps([{"context": state.context, "parallel": state.parallel}]),
             "alts": {"memory": rows.say_memory(found)},
-            "files": {
-                "command": command,
-                "csv": frame.to_csv(index=False),
-                "csv_name": f"fit-{_plain(state.model)}.csv",
-                "plan": to_file(state, self.asker.plan(state)),
-                "plan_name": f"plan-{_plain(state.model)}.json",
-            },
+            "command": command,
         }
 
     def answer_rest(self) -> None:

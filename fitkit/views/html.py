@@ -42,8 +42,10 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def verdict_of(row: Row) -> str:
     """fits, close (the range straddles the limit) or no."""
-    low, high, usable = (row.get(name) for name in ("per_gpu_low_bytes", "per_gpu_high_bytes", "usable_per_gpu_bytes"))
-    if all(value is not None and known(value) for value in (low, high, usable)) and low <= usable < high:
+    low: Any = row.get("per_gpu_low_bytes", pd.NA)
+    high: Any = row.get("per_gpu_high_bytes", pd.NA)
+    usable = row["usable_per_gpu_bytes"]
+    if row["limited_by"] != "engine" and known(low) and known(high) and known(usable) and low <= usable < high:
         return "close"
     return "fits" if row["fits"] else "no"
 

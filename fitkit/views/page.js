@@ -2,8 +2,10 @@
 // nothing is computed here. While a slider moves only the quick part is asked for, the rest follows when it rests.
 const CHARTS = { memory: "Memory per card", heat: "Context × requests: what fits", lines: "Requests against context" };
 
+const REST_MS = 250; // a control rests when it has not moved for so long
+
 function render({ model, el }) {
-  let state = structuredClone(model.get("state")), sent = 0, busy = false, dirty = false, patience, later = null;
+  let state = structuredClone(model.get("state")), busy = false, dirty = false, patience, resting, later = null;
   const own = model.get("own_page");
   const slots = {}, fields = {}, charts = {};
   const slot = (name, props = {}) => (slots[name] = h("div", { className: `fk-slot fk-${name}`, ...props }));
@@ -16,16 +18,18 @@ function render({ model, el }) {
   function ask() {
     if (busy) { dirty = true; return; }
     busy = true;
-    model.send({ kind: "set", seq: ++sent, state });
+    clearTimeout(resting);
+    model.send({ kind: "set", state });
     clearTimeout(patience);
     patience = setTimeout(() => say("No answer from the kernel yet. If this stays, reload the page; the address keeps your plan."), 15000);
   }
   model.on("msg:custom", (message) => {
     if (message.kind === "said") say(message.text);
+    if (message.kind === "file") saveFile(message.name, message.type, message.text);
     if (message.kind !== "quick") return;
     clearTimeout(patience);
     busy = false;
-    if (dirty) { dirty = false; ask(); } else model.send({ kind: "rest" });
+    if (dirty) { dirty = false; ask(); } else resting = setTimeout(() => model.send({ kind: "rest" }), REST_MS);
   });
 
   // --- the question
@@ -50,7 +54,7 @@ function render({ model, el }) {
         h("div", { className: "fk-row" }, other.count, "×", other.gib, "GiB", button("Add", addOther)))),
     h("div", { className: "fk-actions" },
       own ? button("Copy link", () => copyText(location.href, say)) : null,
-      button("Save plan", () => saveFile(model.get("files").plan_name, "application/json", model.get("files").plan)),
+      button("Save plan", () => model.send({ kind: "save", what: "plan" })),
       button("Load plan", () => openFile(".json,application/json", (text) => model.send({ kind: "load", text })))),
     note);
   const summary = h("summary", { className: "fk-summary" });
@@ -59,8 +63,8 @@ function render({ model, el }) {
   // --- the answer
   const section = (title, ...kids) => h("section", { className: "fk-section", ariaLabel: title }, h("h2", {}, title), ...kids);
   const chart = (name) => (charts[name] = { box: h("div", { className: `fk-chart fk-chart-${name}` }) }).box;
-  const copy = button("Copy", () => copyText(model.get("files").command, say), { ariaLabel: "Copy the launch command" });
-  const csv = button("Download CSV", () => saveFile(model.get("files").csv_name, "text/csv", model.get("files").csv));
+  const copy = button("Copy", () => copyText(model.get("command"), say), { ariaLabel: "Copy the launch command" });
+  const csv = button("Download CSV", () => model.send({ kind: "save", what: "table" }));
   const folded = (title, name, ...kids) => h("details", { className: "fk-fold" }, h("summary", {}, h("h2", {}, title)), ...kids, slot(name));
   const answer = h("div", { className: "fk-answer" },
     slot("verdict"), slot("chips"),

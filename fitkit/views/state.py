@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -11,6 +10,7 @@ from urllib.parse import parse_qs, urlencode
 
 from fitkit import facts
 from fitkit.errors import BadInput, UnknownName, short
+from fitkit.plans import Plan
 from fitkit.rules import ENGINES
 from fitkit.units import GIB
 
@@ -51,6 +51,9 @@ class State:
                 changes[name] = reader(given[name])
             except BadInput as error:
                 errors[name] = str(error)
+        if "machines" in errors:  # the line that could not be read was to be the leading one
+            changes.pop("lead", None)
+            errors.pop("lead", None)
         out = replace(self, **changes)
         if out.lead not in out.machines:
             out = replace(out, lead=out.machines[0] if out.machines else "")
@@ -164,18 +167,18 @@ _READERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def to_file(state: State, plan: Mapping[str, Any] | None) -> str:
-    """A saved plan: the question, and the plan that answered it."""
-    return json.dumps({"fitkit": 1, "question": state.json(), "plan": plan}, indent=2, ensure_ascii=False) + "\n"
-
-
-def from_file(text: str) -> dict[str, Any]:
-    """The question of a saved plan. Raises BadInput where the file is none."""
-    try:
-        found = json.loads(text)
-        question = found["question"]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise BadInput("This file is not a plan saved by this page.") from None
-    if not isinstance(question, dict):
-        raise BadInput("This file is not a plan saved by this page.")
-    return question
+def from_plan(text: str, now: State) -> dict[str, Any]:
+    """The question of a saved plan, its machine added to the chosen ones. Raises BadInput where the text is no plan."""
+    plan = Plan.from_json(text)
+    given: dict[str, Any] = {
+        name: getattr(plan, name) for name in ("model", "quant", "engine", "rules", "context", "parallel")
+    }
+    given["kv"] = plan.kv_dtype.split("/")[0]
+    if plan.machine:
+        others = [name for name in now.machines if name != plan.machine][: MOST_MACHINES - 1]
+        taken = plan.machine_facts.get("taken_bytes") or 0
+        given |= {"machines": [plan.machine, *others], "lead": plan.machine, "gpus": plan.gpus, "taken": taken / GIB}
+    for settings in plan.settings.values():
+        if settings and "gpu_memory_utilization" in settings:
+            given["util"] = settings["gpu_memory_utilization"]
+    return given

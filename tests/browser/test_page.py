@@ -99,7 +99,7 @@ def test_a_saved_plan_brings_its_question_back(first: Any, tmp_path: Any) -> Non
     with page.expect_download() as got:
         page.get_by_role("button", name="Save plan").click()
     got.value.save_as(tmp_path / "plan.json")
-    assert json.loads((tmp_path / "plan.json").read_text())["question"]["parallel"] == 8
+    assert json.loads((tmp_path / "plan.json").read_text())["parallel"] == 8
     press(page, "Requests at once", "ArrowLeft", 1)
     expect(page.locator(VERDICT)).to_contain_text("4 requests")
     for content, wanted in (("not a plan", None), ((tmp_path / "plan.json").read_text(), "8 requests")):
@@ -110,7 +110,7 @@ def test_a_saved_plan_brings_its_question_back(first: Any, tmp_path: Any) -> Non
         if wanted:
             expect(page.locator(VERDICT)).to_contain_text(wanted)
         else:
-            expect(page.locator(".fk-note")).to_contain_text("not a plan")
+            expect(page.locator(".fk-note")).to_contain_text("no JSON")
     press(page, "Requests at once", "ArrowLeft", 1)
     expect(page.locator(VERDICT)).to_contain_text("4 requests")
 

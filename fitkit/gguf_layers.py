@@ -49,6 +49,8 @@ class Hparams:
                     f"{self.place}: {self.arch}.{key} is missing, which llama.cpp needs for this architecture."
                 )
             return default
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)  # some writers' counts are floats
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**40:
             raise BadInput(f"{self.place}: {self.arch}.{key} is {short(value)}, where a whole number was expected.")
         return value

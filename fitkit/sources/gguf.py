@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fitkit.errors import BadInput, UnsupportedModel, short
+from fitkit.gguf_layers import Hparams, caches_of
 from fitkit.model import Layer, Model, Tensor
 from fitkit.sources.gguf_header import Bytes, FileBytes, Header, TensorInfo, read_header
-from fitkit.gguf_layers import Hparams, caches_of
 
 _SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
 _BLOCK = re.compile(r"^(?P<before>(?:[\w.]*?\.)?)blk\.(?P<block>\d+)\.(?P<rest>.+)$", re.DOTALL)

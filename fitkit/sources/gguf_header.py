@@ -26,6 +26,7 @@ _STRING, _ARRAY, _BOOL = 8, 9, 7
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _WIDTH = {code: struct.calcsize("<" + letter) for code, letter in _NUMBERS.items()}
 _U64 = struct.Struct("<Q")
+_NEWER = {42: ("Q2_0", 64, 18)}  # types that llama.cpp b11434 has and older gguf packages lack
 
 
 class Bytes(Protocol):
@@ -306,4 +307,4 @@ def type_sizes() -> Mapping[int, tuple[str, int, int]]:
     """Number of a ggml type → name, elements in a block, bytes of a block (from the gguf package)."""
     from gguf.constants import GGML_QUANT_SIZES
 
-    return {int(kind): (kind.name, *sizes) for kind, sizes in GGML_QUANT_SIZES.items()}
+    return {**_NEWER, **{int(kind): (kind.name, *sizes) for kind, sizes in GGML_QUANT_SIZES.items()}}

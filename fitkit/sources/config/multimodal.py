@@ -25,17 +25,19 @@ def text_part(
     default: str = "",
     prefix: str = "model.language_model.",
     silent: Mapping[str, Any] = MappingProxyType({}),
+    instead: Mapping[str, Any] = MappingProxyType({}),
 ) -> Shape:
     """The text model's shape, from the first of `keys` that is there (none: from the config itself); `prefix` replaces "model." before its modules.
 
     A head tied at the top is tied in the text part, whose own config may be silent; `silent` are other values that hold
-    where it says nothing.
+    where it says nothing, `instead` those that hold whatever it says.
     """
     key = next((key for key in keys if key in config), "")
     said = config.mapping.get(key)
     also = {name: value for name, value in silent.items() if isinstance(said, Mapping) and said.get(name) is None}
     if "tie_word_embeddings" in config:
         also["tie_word_embeddings"] = config.flag("tie_word_embeddings")
+    also.update(instead)
     text = config.view(key, **also) if key else config
     if text is None:
         raise BadInput(f"{config.place} has none of {', '.join(keys)}, which this model's family needs.")
@@ -320,7 +322,7 @@ def minimax_m3_vl(config: Config) -> Shape:
 def minicpmv4_6(config: Config) -> Shape:
     """MiniCPM-V 4.6: SigLIP with patches joined once inside (attention over a window, two layers) and once after it."""
     shape = text_part(config, "text_config", default="qwen3_5_text")
-    vision = config.view("vision_config")
+    vision = config.view("vision_config", vision_use_head=False)
     if vision is None:
         raise BadInput(f"{config.place} has no vision_config, which this model's family needs.")
     base = Tower(build=shape.build, module="model.vision_tower.", blocks=vision.whole("num_hidden_layers", high=4096))
@@ -388,11 +390,15 @@ def minicpmv(config: Config) -> Shape:
 @family("deepseek_vl_v2", architectures=("DeepseekVLV2ForCausalLM",))
 def deepseek_vl_v2(config: Config) -> Shape:
     """DeepSeek-VL2: SigLIP with its pooling head, patches joined by four, two layers, two learned separators."""
-    text = config.view("language_config")
-    plain = text is not None and not text.flag("use_mla", default=True)  # the small ones have ordinary attention
-    if plain and text is not None:
-        config = Config({**config.mapping, "language_config": {**text.mapping, "model_type": "deepseek"}}, config.place)
-    shape = text_part(config, "language_config", default="deepseek_v2", prefix="language.model.")
+    said = config.mapping.get("language_config")
+    plain = isinstance(said, Mapping) and said.get("use_mla") is False  # the small ones have ordinary attention
+    shape = text_part(
+        config,
+        "language_config",
+        default="deepseek_v2",
+        prefix="language.model.",
+        instead={"model_type": "deepseek"} if plain else {},
+    )
     vision, joint_config = config.view("vision_config"), config.view("projector_config")
     if vision is None:
         raise BadInput(f"{config.place} has no vision_config, which this model's family needs.")

@@ -169,6 +169,7 @@ def falcon_h1(config: Config) -> Shape:
     """Every layer has attention and Mamba 2 side by side."""
     d = Decoder.read(config)
     m = prefixed_mamba2(config, d.hidden, norm=config.flag("mamba_rms_norm", default=False))
+    config.raw("mamba_use_mlp")  # every layer has its feed-forward whatever this says
     d.build.add("token_embd", (d.hidden, d.vocab), module="model.embed_tokens")
     d.build.add("output_norm", (d.hidden,), module="model.final_layernorm")
     if not d.tied:

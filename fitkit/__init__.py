@@ -21,7 +21,7 @@ _HOME = {
     "Plan": "plans", "plan": "plans",
     "Launch": "commands", "command": "commands", "read_command": "commands",
     "gpus": "catalog", "kv_dtypes": "catalog", "machines": "catalog", "models": "catalog", "quants": "catalog",
-    "VLLM": "predict",
+    "LlamaCpp": "predict", "VLLM": "predict",
     "dashboard": "views.dashboard",
     "Budget": "rules.published.budget", "Library": "rules.published.library", "Shard": "rules.published.shard",
 }  # fmt: skip
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fitkit.hardware import Gpu, Machine, machine
     from fitkit.model import Cache, Layer, Model, Tensor
     from fitkit.plans import Plan, plan
-    from fitkit.predict import VLLM
+    from fitkit.predict import VLLM, LlamaCpp
     from fitkit.rules.published.budget import Budget
     from fitkit.rules.published.library import Library
     from fitkit.rules.published.shard import Shard

@@ -2,11 +2,63 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from fitkit.errors import BadInput
 from fitkit.hardware import Gpu
 from fitkit.hardware import gpu as gpu_named
 from fitkit.model import Model
+from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.vllm.settings import VLLMSettings
 from fitkit.rules.vllm.startup import Startup, startup
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class LlamaCpp(LlamaCppSettings):
+    """llama.cpp's memory options (see LlamaCppSettings for all of them), with llama-server's defaults."""
+
+    __slots__ = ()
+
+    def buffers(self, model: Model, quant: str | None = None) -> pd.DataFrame:
+        """Every buffer llama.cpp would make for `model`, as its log prints them.
+
+        `quant` sizes a model that has no file (None: a GGUF's own type, else Q4_K_M). Columns: device (CPU, CPU_Mapped,
+        CPU_REPACK, GPU_Host, GPU0, ...), kind (model, kv, state, compute, output, runtime; mmproj, draft, lora),
+        bytes, low, high, evidence, log_name, source.
+
+        Raises BadInput, with the engine's reason, where llama.cpp refuses the setting or dies of it; UnsupportedModel
+        for an architecture that is not modelled.
+
+        >>> import fitkit as fk
+        >>> table = fk.LlamaCpp(n_ctx=32768).buffers(fk.load("llama-3.1-8b"), quant="Q4_K_M")
+        >>> int(table.loc[table.kind == "kv", "bytes"].sum()) // 2**20
+        4096
+        """
+        import numpy as np
+        import pandas as pd
+
+        from fitkit.rules.llamacpp.engine import loaded, parts
+        from fitkit.rules.llamacpp.refusals import refusal
+
+        why = refusal(loaded(model, quant).model, self)
+        if why:
+            raise BadInput(why)
+        one = np.ones(1, dtype=np.int64)
+        rows = [
+            {
+                "device": part.device, "kind": part.kind, "bytes": int(part.bytes[0]),
+                "low": int((part.bytes if part.low is None else part.low)[0]),
+                "high": int((part.bytes if part.high is None else part.high)[0]),
+                "evidence": part.evidence, "log_name": part.log_name, "source": part.source,
+            }
+            for part in parts(model, quant, self, one * self.n_ctx, one * self.n_seq_max)
+        ]  # fmt: skip
+        frame = pd.DataFrame(rows)
+        keys = ["device", "kind", "evidence", "log_name", "source"]
+        frame = frame.groupby(keys, sort=False, as_index=False)[["bytes", "low", "high"]].sum()
+        return frame[["device", "kind", "bytes", "low", "high", "evidence", "log_name", "source"]]
 
 
 class VLLM(VLLMSettings):

@@ -9,9 +9,9 @@ import numpy as np
 from fitkit.model import Layer, Model
 from fitkit.rules.base import IntArray
 from fitkit.rules.llamacpp.context import CELLS, Sizes
+from fitkit.rules.llamacpp.rows import block_of, padded, row_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split
-from fitkit.rules.llamacpp.types import block_of, padded, row_bytes
 
 GPU_ALIGNMENT = 128  # ggml-cuda.cu; Metal's, Vulkan's and ROCm's buffers align at most to this
 GPU_ROW = 512  # elements a quantized row is padded to at a tensor's end (MATRIX_ROW_PADDING)

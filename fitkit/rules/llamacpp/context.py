@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from fitkit.rules.base import IntArray
+from fitkit.rules.llamacpp.rows import padded
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
-from fitkit.rules.llamacpp.types import padded
 
 CELLS = 256  # n_ctx comes in multiples of this; llama-context.cpp
 

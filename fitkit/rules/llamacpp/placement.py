@@ -9,9 +9,9 @@ from functools import lru_cache
 
 from fitkit.model import Model, Tensor
 from fitkit.rules.llamacpp.cache import GPU_ALIGNMENT, GPU_ROW, HOST_ALIGNMENT
+from fitkit.rules.llamacpp.rows import block_of, row_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split
-from fitkit.rules.llamacpp.types import block_of, row_bytes
 
 # Read on the host, whatever is offloaded. Source: llama.cpp b11434, llama-arch.cpp, LLM_TENSOR_LAYER_INPUT.
 INPUT_ROLES = frozenset({"token_embd", "position_embd", "token_types", "per_layer_token_embd"})
@@ -66,19 +66,14 @@ def is_expert(role: str) -> bool:
 
 @lru_cache(maxsize=256)
 def model_bytes(model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split) -> dict[str, int]:
-    """Bytes of the model in each buffer, by its name in the log.
+    """Bytes of the model's tensors in each buffer, by its name in the log; a tied head's copy is `head_copy`.
 
     Source: llama.cpp b11434, llama-model.cpp (load_tensors) and llama-model-loader.cpp (create_tensor).
     """
     total: dict[str, int] = defaultdict(int)
-    mapped = settings.mmap
     for weight in weights(tensors):
         for device in _devices(weight, model.gguf_architecture, settings, placed):
             total[_buffer(weight, device, settings, placed)] += _padded(weight, device)
-    if model.tied_embeddings:
-        _add_head(total, model, tensors, settings, placed)
-    if mapped and total.get("CPU_REPACK"):
-        total["CPU_Mapped"] += total["CPU_REPACK"]  # the file's pages behind the copies stay mapped
     return dict(total)
 
 
@@ -123,10 +118,13 @@ def _padded(weight: Weight, device: int) -> int:
     return -(-size // alignment) * alignment
 
 
-def _add_head(
-    total: dict[str, int], model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split
-) -> None:
-    """A tied head is the embedding table once more wherever it does not lie in the same buffer."""
+@lru_cache(maxsize=256)
+def head_copy(
+    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split
+) -> tuple[str, int] | None:
+    """A tied head is the embedding table once more wherever it does not lie in the same buffer: which buffer, bytes."""
+    if any(tensor.role == "output" and not tensor.part for tensor in tensors):
+        return None
     for weight in weights(tensors):
         if weight.role != "token_embd":
             continue
@@ -135,4 +133,5 @@ def _add_head(
         there = _buffer(head, placed.output, settings, placed)
         again = model.gguf_architecture in HEAD_FIRST and there != "CPU_Mapped"
         if there != here or again:
-            total[there] += _padded(head, placed.output)
+            return there, _padded(head, placed.output)
+    return None

@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from fitkit.errors import BadInput, UnknownName, short
 from fitkit.model import Model
-from fitkit.rules.llamacpp.types import CACHE_TYPES
+from fitkit.rules.llamacpp.rows import CACHE_TYPES
 
 Backend = Literal["cuda", "cpu", "metal", "vulkan", "rocm"]
 FlashAttention = Literal["auto", "on", "off"]

@@ -1,0 +1,178 @@
+"""Attention: projections, the cache, flash attention or the scores written out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fitkit.rules.llamacpp.flash import Heads
+from fitkit.rules.llamacpp.graph.build import F16, F32, Builder
+from fitkit.rules.llamacpp.graph.tensor import (
+    CELLS,
+    ONE,
+    TOKENS,
+    TOKENS_CELLS,
+    TOKENS_WINDOW,
+    WINDOW,
+    ZERO,
+    Node,
+    form,
+    plus,
+    times,
+)
+from fitkit.rules.llamacpp.rows import is_quantized
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Style:
+    """How an architecture's attention differs from Llama's."""
+
+    rope: bool = True
+    norm_before_heads: bool = True  # q_norm and k_norm over heads
+    k_first: bool = False  # the order of the sliding caches: q, k, v instead of q, v, k
+
+
+def attend(b: Builder, x: Node, block: int, heads: Heads, window: bool, style: Style, shared: bool = False) -> Node:
+    """Self-attention of one block up to its output projection."""
+    q, k, v = project(b, x, block, heads, shared)
+    if style.rope:
+        q, k = b.rope(q), (b.rope(k) if k else None)
+    rotated = _rotate(b, heads)
+    if rotated[0]:
+        q, k = _hadamard(b, q, rotated[0], "k"), (_hadamard(b, k, rotated[0], "k") if k else None)
+    if v and rotated[1]:
+        v = _hadamard(b, v, rotated[1], "v")
+    for node in (q, k, v) if style.k_first else (q, v, k):
+        if node:
+            b.graph.expand(node)
+    if k:
+        b.store(block, k, "k_cells", window)
+    if v:
+        store_v(b, v, block, window)
+    cur = scores(b, q, block, heads, window)
+    if rotated[1]:
+        cur = _hadamard(b, cur, rotated[1], "v")
+    return b.mm(cur, block, "attn_output" if b.has(block, "attn_output") else "attn_out")
+
+
+def project(b: Builder, x: Node, block: int, heads: Heads, shared: bool) -> tuple[Node, Node | None, Node | None]:
+    """Q, K and V of the batch, normed where the block has weights for it."""
+    n_q, n_k, n_v = heads.heads * heads.k_dim, heads.kv_heads * heads.k_dim, heads.kv_heads * heads.v_dim
+    k: Node | None = None
+    v: Node | None = None
+    if b.has(block, "attn_qkv"):
+        fused = b.mm(x, block, "attn_qkv")
+        q, k, v = b.view(fused, n_q), b.view(fused, n_k), b.view(fused, n_v)
+    else:
+        q = b.mm(x, block, "attn_q")
+        q = b.view(q, b.floats(q), "reshape")
+        if not shared:
+            k = b.mm(x, block, "attn_k")
+            v = b.mm(x, block, "attn_v") if b.has(block, "attn_v") else k
+            k, v = b.view(k, b.floats(k), "reshape"), b.view(v, b.floats(v), "reshape")
+    if b.has(block, "attn_q_norm"):
+        q = _head_norm(b, q, block, "attn_q_norm")
+    if k and b.has(block, "attn_k_norm"):
+        k = _head_norm(b, k, block, "attn_k_norm")
+    return q, k, v
+
+
+def _head_norm(b: Builder, x: Node, block: int, role: str) -> Node:
+    """A norm of each head; its result lies as a rotated one does."""
+    cur = b.like("rms_norm", x)
+    cur.layout = ("heads", b.floats(x), x.rows)
+    cur = b.like("mul", cur, b.weight(block, role))
+    cur.layout = ("heads", b.floats(x), x.rows)
+    return cur
+
+
+def store_v(b: Builder, v: Node, block: int, window: bool) -> None:
+    """V goes in as rows, or element by element where it is kept transposed."""
+    if b.v_transposed:
+        b.store(block, v, "v_cells", window, b.widest_v)
+    else:
+        b.store(block, v, "v_cells", window)
+
+
+def scores(b: Builder, q: Node, block: int, heads: Heads, window: bool) -> Node:
+    """The attention itself."""
+    q = b.view(b.view(q, b.floats(q)), b.floats(q), "permute")
+    k, v = _cache_view(b, block), _cache_view(b, block)
+    if b.flash:
+        cur = _flash(b, q, k, v, heads, window)
+        out = b.view(cur, heads.heads * heads.v_dim, "reshape")
+    else:
+        out = _written_out(b, q, k, v, heads, window)
+    b.graph.expand(out)
+    return out
+
+
+def _cache_view(b: Builder, block: int) -> Node:
+    cache = b.cache(block)
+    return Node("permute", ZERO, ("cache",), [cache], root=cache)
+
+
+def _flash(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool) -> Node:
+    """One operation; on CUDA its result carries f16 copies of a K or V of another type."""
+    n_k, n_v = heads.kv_heads * heads.k_dim, heads.kv_heads * heads.v_dim
+    sides = [(b.settings.type_k, n_k), (b.settings.type_v, n_v)]
+    if b.is_latent(heads):
+        sides = sides[:1]
+    cast: list[Node] = []
+    for (kind, width), node in zip(sides, (k, v), strict=False):
+        if kind == "f32":
+            node = b.make("cast", 0, node, size=form(b.cells(window), F16 * width), rows=TOKENS)
+        cast.append(node)
+    if len(cast) == 1:
+        cast.append(b.view(cast[0], 0) if cast[0] is not k else v)
+    size = form(TOKENS, heads.heads * heads.v_dim * F32)
+    if b.cpu and b.kernel(heads):
+        for kind, width in sides:
+            if kind not in ("f16", "f32"):
+                size = plus(size, b.f16_copy(kind, width, window))
+    cur = b.make("flash_attn", 0, q, *cast, b.mask(window), size=size, rows=TOKENS)
+    cur.cpu_only = not b.kernel(heads)
+    return cur
+
+
+def _written_out(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool) -> Node:
+    """Scores for every head, token and cell."""
+    each = TOKENS_WINDOW if window else TOKENS_CELLS
+    kq = b.make("mul_mat", 0, k, q, size=form(each, heads.heads * F32), layout="kq", rows=TOKENS)
+    if b.model.get("attn_logit_softcapping"):
+        for op in ("scale", "unary", "scale"):
+            kq = b.make(op, 0, kq, size=kq.size, layout="kq", rows=TOKENS)
+    kq = b.make("soft_max", 0, kq, b.mask(window), size=kq.size, layout="kq", rows=TOKENS)
+    if not b.v_transposed:
+        element = F32 if is_quantized(b.settings.type_v) or b.settings.type_v == "f32" else F16
+        n_v = heads.v_dim if b.is_latent(heads) else heads.kv_heads * heads.v_dim
+        v = b.make("cont", 0, v, size=form(WINDOW if window else CELLS, element * n_v), rows=TOKENS)
+    kqv = b.make("mul_mat", heads.heads * heads.v_dim, v, kq, rows=TOKENS)
+    return b.make("cont", heads.heads * heads.v_dim, b.view(kqv, b.floats(kqv), "permute"))
+
+
+# ---- rotated caches -------------------------------------------------------------------------------------------------------
+
+
+def _rotate(b: Builder, heads: Heads) -> tuple[int, int]:
+    """Sizes of the Hadamard matrices that spread a quantized cache's outliers, 0 for none.
+
+    Source: llama.cpp b11434, llama-kv-cache.cpp (attn_rot_k, attn_rot_v); needs equal heads in the whole cache.
+    """
+    turn_k = turn_v = 0
+    if is_quantized(b.settings.type_k) and heads.k_dim % 64 == 0 and b.equal_heads:
+        turn_k = 64
+        while heads.k_dim % (2 * turn_k) == 0:
+            turn_k *= 2
+    if is_quantized(b.settings.type_v) and heads.v_dim % 64 == 0 and b.equal_heads:
+        turn_v = 64
+    return turn_k, turn_v
+
+
+def _hadamard(b: Builder, x: Node, size: int, name: str) -> Node:
+    matrix = b.input(f"rotation_{name}", form(ONE, size * size * F32))
+    flat = b.view(x, b.floats(x), "reshape")
+    turned = b.make("mul_mat", b.floats(x), matrix, flat, rows=x.rows)
+    return b.view(turned, b.floats(x), "reshape")
+
+
+__all__ = ["Style", "attend", "project", "scores", "store_v", "times"]

@@ -1,0 +1,140 @@
+"""Where tensors lie in a compute buffer: best fit among free blocks, freed after the last use, results in a source's place.
+
+Source: llama.cpp b11434, ggml-alloc.c.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fitkit.rules.llamacpp.graph.tensor import INPLACE, ZERO, Form, Node, plus
+
+_ENDLESS = 2**62
+
+
+@dataclass(slots=True)
+class _Block:
+    offset: int
+    size: int
+    place: Form  # of its beginning
+
+
+class Buffer:
+    """One device's address range."""
+
+    def __init__(self, alignment: int) -> None:
+        self.alignment = alignment
+        self.free = [_Block(0, _ENDLESS, ZERO)]
+        self.ends: set[Form] = set()
+        self.highest = 0
+
+    def take(self, node: Node) -> None:
+        """Give `node` the smallest free block that holds it, the last one only where no other does."""
+        size = self.padded(node.bytes)
+        best = None
+        for block in self.free[:-1]:
+            if block.size >= size and (best is None or block.size <= best.size):
+                best = block
+        if best is None:
+            best = self.free[-1]
+        node.offset, node.place = best.offset, best.place
+        end = plus(best.place, node.size)
+        best.offset += size
+        best.size -= size
+        best.place = end
+        if best.size == 0:
+            self.free.remove(best)
+        self.ends.add(end)
+        self.highest = max(self.highest, best.offset)
+
+    def give_back(self, offset: int, size: int, place: Form, form: Form) -> None:
+        """Free a range and merge it with free neighbours."""
+        size = self.padded(size)
+        if not size:
+            return
+        blocks = self.free
+        for number, block in enumerate(blocks):
+            if block.offset + block.size == offset:
+                block.size += size
+                after = blocks[number + 1] if number + 1 < len(blocks) else None
+                if after and block.offset + block.size == after.offset:
+                    block.size += after.size
+                    del blocks[number + 1]
+                return
+            if offset + size == block.offset:
+                block.offset, block.size, block.place = offset, block.size + size, place
+                before = blocks[number - 1] if number else None
+                if before and before.offset + before.size == offset:
+                    before.size += block.size
+                    del blocks[number]
+                return
+        at = next((number for number, block in enumerate(blocks) if block.offset > offset), len(blocks))
+        blocks.insert(at, _Block(offset, size, place))
+
+    def padded(self, size: int) -> int:
+        """`size` aligned."""
+        return -(-size // self.alignment) * self.alignment
+
+
+def lay_out(nodes: Sequence[tuple[Node, int]], leafs: Sequence[tuple[Node, int]], buffers: Sequence[Buffer]) -> None:
+    """Run the allocator over a graph whose nodes and inputs have their device."""
+    for leaf, device in leafs:
+        _allocate(leaf, device, buffers)
+    for node, device in nodes:
+        if node.root is not None and node.op != "keep":
+            node.root.views += 1
+        if node.is_input:
+            _allocate(node, device, buffers)
+        for source in node.sources:
+            source.children += 1
+            if source.is_input:
+                _allocate(source, device, buffers)
+    for node, device in nodes:
+        for source in node.sources:
+            _allocate(source, device, buffers)
+        _allocate(node, device, buffers)
+        for source in node.sources:
+            source.children -= 1
+            if source.children == 0 and source.views == 0:
+                _release(source, buffers)
+
+
+def _allocate(node: Node, device: int, buffers: Sequence[Buffer]) -> None:
+    if node.stored or node.held or node.root is not None:
+        return
+    node.held = True
+    if node.op in INPLACE and _reuse(node, buffers):
+        return
+    node.buffer = device
+    buffers[device].take(node)
+
+
+def _reuse(node: Node, buffers: Sequence[Buffer]) -> bool:
+    """Take a source's memory where nobody else needs it and it lies the same way; a view's is never taken."""
+    for parent in node.sources:
+        if not parent.held or parent.is_output or parent.layout != node.layout:
+            continue
+        if parent.children != 1 or parent.views != 0:
+            continue
+        node.buffer, node.offset, node.place = parent.buffer, parent.offset, parent.place
+        parent.held = False
+        return True
+    return False
+
+
+def _release(node: Node, buffers: Sequence[Buffer]) -> None:
+    if node.root is not None:
+        owner = node.root
+        owner.views -= 1
+        if owner.views == 0 and owner.children == 0 and owner.held:
+            _free(owner, buffers)
+    elif node.held:
+        _free(node, buffers)
+
+
+def _free(node: Node, buffers: Sequence[Buffer]) -> None:
+    if node.is_output:
+        return
+    buffers[node.buffer].give_back(node.offset, node.bytes, node.place, node.size)
+    node.held = False

@@ -1,0 +1,59 @@
+"""Compute buffers of a setting: the graph once for a neighbourhood of sizes, its peaks as linear forms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fitkit.model import Model, Tensor
+from fitkit.rules.llamacpp.cache import stores
+from fitkit.rules.llamacpp.graph.build import Builder
+from fitkit.rules.llamacpp.graph.decoder import build
+from fitkit.rules.llamacpp.graph.layout import Buffer
+from fitkit.rules.llamacpp.graph.schedule import COPIES, Devices, reserve
+from fitkit.rules.llamacpp.graph.tensor import Form
+from fitkit.rules.llamacpp.settings import LlamaCppSettings
+from fitkit.rules.llamacpp.split import Split
+
+ALIKE = 3  # blocks of one kind on one device that are laid out
+
+
+def peaks(
+    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, flash: bool, units: Form,
+    pipeline: bool, every: bool = False,
+) -> list[Buffer]:  # fmt: skip
+    """Each device's compute buffer, the CPU's last, laid out at `units` (values of BASIS).
+
+    `every` lays all blocks out instead of a few of each kind.
+    """
+    roles = roles_of(tensors)
+    kept = [store for store in stores(model) if store.kind != "indexer"]
+    sizes = {(cache.k_dim, cache.v_dim) for cache in model.caches() if cache.kind not in ("state", "indexer")}
+    b = Builder(
+        model, settings, placed, flash, roles, settings.flash_attn == "off",
+        widest_v=max((store.v_width for store in kept), default=0), equal_heads=len(sizes) == 1,
+    )  # fmt: skip
+    build(b, picked(model, roles, placed, every))
+    devices = Devices(gpus=placed.devices, units=units, copies=COPIES if pipeline else 1)
+    return reserve(b.graph, devices, b.kept)
+
+
+def roles_of(tensors: tuple[Tensor, ...]) -> dict[int, dict[str, Tensor]]:
+    """The weights of each block (-1: model-wide) by role; no prediction blocks."""
+    roles: dict[int, dict[str, Tensor]] = {}
+    for tensor in tensors:
+        for block in () if tensor.part else tensor.layers or (-1,):
+            roles.setdefault(block, {})[tensor.role] = tensor
+    return roles
+
+
+def picked(model: Model, roles: Mapping[int, Mapping[str, Tensor]], placed: Split, every: bool) -> list[int]:
+    """A few blocks of each kind on each device, and the last: more of a kind add nothing to a peak."""
+    trunk = [number for number in range(len(model.layers)) if number in roles]
+    seen: dict[object, int] = {}
+    chosen = []
+    for block in trunk:
+        kind = (model.layers[block], placed.blocks[block], frozenset(roles[block]))
+        seen[kind] = seen.get(kind, 0) + 1
+        if every or seen[kind] <= ALIKE or block == trunk[-1]:
+            chosen.append(block)
+    return chosen

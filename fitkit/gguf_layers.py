@@ -7,12 +7,12 @@ create_memory), not what the model's makers meant: phi3's window is ignored, Lla
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
-from fitkit.model import Cache
+from fitkit.model import Cache, Tensor
 
 MOST_BLOCKS = 512  # llama.cpp's LLAMA_MAX_LAYERS
 Caches = list[list[Cache]]
@@ -140,6 +140,24 @@ def caches_of(hparams: Hparams) -> Caches:
             "one function in fitkit/gguf_layers.py says it."
         )
     return function(hparams)
+
+
+def widths_of(tensors: Iterable[Tensor], h: Hparams) -> list[dict[str, int]]:
+    """The fields of each block's Layer that its tensors' shapes and the metadata tell."""
+    heads, used = h.heads, h.each("expert_used_count", 0)
+    widths: list[dict[str, int]] = [{} for _ in range(h.blocks)]
+    for tensor in tensors:
+        n_in = tensor.shape[0]
+        for block in tensor.layers:
+            if tensor.role in ("attn_output", "attn_out"):
+                widths[block]["heads"] = heads[block]
+            elif tensor.role in ("ffn_down", "channel_mix_value"):
+                widths[block]["ffn_dim"] = n_in
+            elif tensor.role == "ffn_down_exps":
+                widths[block].update(experts=tensor.shape[-1], experts_used=used[block], expert_dim=n_in)
+            elif tensor.role == "ffn_down_shexp":
+                widths[block]["shared_dim"] = n_in
+    return widths
 
 
 # ---- attention in every block ---------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fitkit.errors import BadInput, UnsupportedModel, short
-from fitkit.gguf_layers import Hparams, caches_of
+from fitkit.gguf_layers import Hparams, caches_of, widths_of
 from fitkit.model import Layer, Model, Tensor
 from fitkit.sources.gguf_header import Bytes, FileBytes, Header, TensorInfo, read_header
 
@@ -72,7 +72,7 @@ def model_from_headers(headers: Sequence[Header], *, source: str = "", revision:
     )
     caches = caches_of(hparams)
     tensors = _grouped(infos, hparams)
-    widths = _widths(tensors, hparams)
+    widths = widths_of(tensors, hparams)
     layers = tuple(Layer(caches=tuple(kept), **width) for kept, width in zip(caches, widths, strict=True))
     params, active = _counted(tensors, layers)
     table = next((tensor.shape for tensor in tensors if tensor.role == "token_embd"), (0, 0))
@@ -191,28 +191,6 @@ def _grouped(infos: Sequence[TensorInfo], h: Hparams) -> tuple[Tensor, ...]:
                dtype=kind, part="mtp" if ahead else "")
         for (role, shape, kind, ahead, in_block), numbers in groups.items()
     )  # fmt: skip
-
-
-def _widths(tensors: Sequence[Tensor], h: Hparams) -> list[dict[str, int]]:
-    """The fields of Layer that the shapes and the metadata tell."""
-    heads, used = h.heads, h.each("expert_used_count", 0)
-    widths: list[dict[str, int]] = [{} for _ in range(h.blocks)]
-    for tensor in tensors:
-        for block in tensor.layers:
-            _fill(widths[block], tensor, heads[block], used[block])
-    return widths
-
-
-def _fill(width: dict[str, int], tensor: Tensor, heads: int, used: int) -> None:
-    n_in = tensor.shape[0]
-    if tensor.role in ("attn_output", "attn_out", "attn_k_b"):
-        width["heads"] = heads
-    elif tensor.role in ("ffn_down", "channel_mix_value"):
-        width["ffn_dim"] = n_in
-    elif tensor.role == "ffn_down_exps":
-        width.update(experts=tensor.shape[-1], experts_used=used, expert_dim=n_in)
-    elif tensor.role == "ffn_down_shexp":
-        width["shared_dim"] = n_in
 
 
 def _counted(tensors: Sequence[Tensor], layers: Sequence[Layer]) -> tuple[int, int]:

@@ -393,7 +393,7 @@ def tensor_bytes(tensors: Sequence[Tensor], *, padded: int = 1) -> int:
 @lru_cache(maxsize=4096)
 def file_types(model: Model, quant: str) -> tuple[Tensor, ...]:
     """The tensors a file of `quant` holds: a GGUF's own where it is that file, else llama.cpp's mix over its or the shape's tensors."""
-    if model.basis == "estimate" and model.gguf_architecture and quant.removesuffix(IMATRIX) == model.quant:
+    if model.basis == "estimate" and _is_gguf(model) and quant.removesuffix(IMATRIX) == model.quant:
         return model.tensors
     if not _is_gguf(model):
         from fitkit.rules.llamacpp.tensors import as_gguf

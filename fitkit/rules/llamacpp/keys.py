@@ -40,14 +40,14 @@ def keys_of(model: Model, tensors: Sequence[Tensor], blocks: int) -> dict[str, A
         "context_length": model.context,
         "embedding_length": model.hidden_size,
         "vocab_size": model.vocab_size,
-        "feed_forward_length": _one(
-            [layer.ffn_dim or layer.expert_dim for layer in layers[: len(model.layers)]], blocks
-        ),
+        "feed_forward_length": _feed_forward(model, blocks),
     }
     ahead = blocks - len(model.layers)
     if ahead:
         keys["nextn_predict_layers"] = ahead
     keys |= _attention(model, tensors, layers) | _experts(model, tensors) | _state(model, tensors, layers)
+    if shared := model.get("shared_kv_layers"):
+        keys["attention.shared_kv_layers"] = shared
     if deep := model.get("deepstack_layers"):
         keys["n_deepstack_layers"] = deep
     if index := model.get("index_head_dim"):
@@ -56,6 +56,14 @@ def keys_of(model: Model, tensors: Sequence[Tensor], blocks: int) -> dict[str, A
         if model.gguf_architecture in ("glm-dsa", "hy_v4"):
             keys["attention.indexer.types"] = tuple(owners)
     return keys
+
+
+def _feed_forward(model: Model, blocks: int) -> int | tuple[int, ...]:
+    """Width of the dense feed-forward, of the experts where there is none; by block where that varies or blocks have none."""
+    dense = [layer.ffn_dim for layer in model.layers if layer.ffn_dim] or [layer.expert_dim for layer in model.layers]
+    if model.gguf_architecture.startswith("nemotron_h"):
+        return _one([layer.ffn_dim or layer.expert_dim for layer in model.layers], blocks)
+    return dense[0] if len(set(dense)) == 1 else _one([layer.ffn_dim for layer in model.layers], blocks)
 
 
 def _one(values: Sequence[int], blocks: int = 0) -> int | tuple[int, ...]:
@@ -132,12 +140,17 @@ def _windows(model: Model, own: Sequence[Cache | None], blocks: int) -> dict[str
     keys: dict[str, Any] = {"attention.sliding_window": slid.window}
     keys |= {"attention.key_length_swa": slid.k_dim, "attention.value_length_swa": slid.v_dim}
     if model.gguf_architecture in _PATTERN:
-        shared = model.get("sliding_layers", ())
-        slides = [
-            bool(cache and cache.kind != "full") or (cache is None and i in shared) for i, cache in enumerate(own)
-        ]
+        slides = _slides(own)
         keys["attention.sliding_window_pattern"] = tuple(slides) + (False,) * (blocks - len(slides))
     return keys
+
+
+def _slides(own: Sequence[Cache | None]) -> list[bool]:
+    """Which blocks slide; those that use another's cache go on with the pattern of the ones that own theirs."""
+    known = [cache.kind != "full" for cache in own if cache]
+    full = [i for i, slid in enumerate(known) if not slid]
+    period = full[-1] - full[-2] if len(full) > 1 else (full[0] + 1 if full else 0)
+    return [cache.kind != "full" if cache else bool(period) and (i + 1) % period != 0 for i, cache in enumerate(own)]
 
 
 def _experts(model: Model, tensors: Sequence[Tensor]) -> dict[str, Any]:

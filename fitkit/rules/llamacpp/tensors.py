@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from fitkit.errors import UnsupportedModel, short
-from fitkit.gguf_layers import ARCHITECTURES, Hparams, caches_of
+from fitkit.gguf_layers import ARCHITECTURES, Hparams, caches_of, widths_of
 from fitkit.model import Layer, Model, Tensor
 from fitkit.rules.llamacpp.ggml_types import name_of
 from fitkit.rules.llamacpp.keys import keys_of
@@ -19,26 +19,12 @@ from fitkit.rules.llamacpp.keys import keys_of
 Rewrite = Callable[[Model, list[Tensor]], list[Tensor]]
 REWRITES: dict[str, list[Rewrite]] = {}
 
-# The converters that write the multi-token-prediction blocks behind the last one; the others leave them out.
+# The converters that write the multi-token-prediction blocks behind the last one; the others leave them out. Qwen3-Next's and
+# Qwen3.5's write them since mid-2026 as well, but the files people published are without.
 KEEPS_MTP = frozenset(
-    [
-        "bailingmoe2",
-        "bailingmoe3",
-        "cohere2moe",
-        "deepseek32",
-        "exaone4",
-        "exaone-moe",
-        "glm-dsa",
-        "glm4moe",
-        "hy_v3",
-        "mimo2",
-        "nemotron_h_moe",
-        "qwen3next",
-        "qwen35",
-        "qwen35moe",
-        "step35",
-    ]
-)
+    ("bailingmoe2", "bailingmoe3", "cohere2moe", "deepseek32", "exaone4", "exaone-moe", "glm-dsa", "glm4moe", "hy_v3", "mimo2",
+     "nemotron_h_moe", "step35")
+)  # fmt: skip
 # Matrices that stay in 32 bits, besides norms, vectors and whatever is not called .weight.
 _F32 = (
     "ffn_gate_inp", "ffn_gate_inp_shexp", "position_embd", "token_types", "ssm_conv1d", "shortconv.conv", "time_mix_first",
@@ -79,12 +65,12 @@ def as_gguf(model: Model) -> Model:
     tensors = [_typed(tensor, model) for tensor in tensors]
     blocks = max([len(model.layers), *(max(tensor.layers, default=-1) + 1 for tensor in tensors)])
     keys = keys_of(model, tensors, blocks)
-    caches = caches_of(Hparams(arch=arch, place=model.name, values=keys))
-    layers = (*model.layers, *[Layer()] * (blocks - len(model.layers)))
+    hparams = Hparams(arch=arch, place=model.name, values=keys)
+    caches, widths = caches_of(hparams), widths_of(tensors, hparams)
     extra = {**dict(model.extra), **keys}
     return model.with_(
         tensors=tuple(tensors),
-        layers=tuple(replace(layer, caches=tuple(own)) for layer, own in zip(layers, caches, strict=True)),
+        layers=tuple(Layer(caches=tuple(own), **width) for own, width in zip(caches, widths, strict=True)),
         extra=tuple(sorted(extra.items())),
         quant="",
     )
@@ -187,20 +173,7 @@ def latent_split(model: Model, tensors: list[Tensor]) -> list[Tensor]:
 
 
 @rewrite(
-    "bloom",
-    "codeshell",
-    "dbrx",
-    "falcon",
-    "gpt2",
-    "gptneox",
-    "jais",
-    "mpt",
-    "phi2",
-    "qwen",
-    "starcoder",
-    "chatglm",
-    "phi3",
-    "bailingmoe2",
+    "bailingmoe2", "bloom", "codeshell", "dbrx", "falcon", "gpt2", "gptneox", "jais", "mpt", "phi3", "qwen", "starcoder"
 )
 def qkv_in_one(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     """Q, K and V in one matrix."""
@@ -227,10 +200,17 @@ def qkv_apart(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     return out
 
 
+@rewrite("falcon")
+def falcon_head(model: Model, tensors: list[Tensor]) -> list[Tensor]:
+    """A head of its own: Falcon ties it to the token table, but its checkpoints hold both, and the converter writes what is there."""
+    table = next(tensor for tensor in tensors if tensor.role == "token_embd")
+    return tensors if any(tensor.role == "output" for tensor in tensors) else [*tensors, replace(table, role="output")]
+
+
 # ---- feed-forwards ---------------------------------------------------------------------------------------------------------------
 
 
-@rewrite("glm4", "chatglm", "phi3")
+@rewrite("glm4", "phi3")
 def gate_in_up(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     """Gate and up in one matrix, called up."""
     return _joined(tensors, ("ffn_gate", "ffn_up"), "ffn_up")

@@ -7,16 +7,15 @@ from its own text and must give the same model. What no family reads yet is list
 from __future__ import annotations
 
 import csv
-import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from fitkit.errors import FitError
+from fitkit.errors import BadInput, FitError
 from fitkit.facts import fold, headers, rows, shape
 
 if TYPE_CHECKING:
@@ -24,11 +23,12 @@ if TYPE_CHECKING:
 
 COLUMNS = (
     "name", "repo", "aliases", "task", "family", "params", "active_params", "layers", "layer_kinds", "context", "vocab", "quant",
-    "gguf_header_bytes", "header_basis", "downloads", "license", "released", "agree", "published_params", "why", "shape", "source", "checked",
+    "gguf_header_bytes", "header_basis", "downloads", "license", "released", "agree", "published_params", "why", "shape", "packing", "source", "checked",
 )  # fmt: skip
 CHECKED = "2026-10-31"
 _EMBEDDING = re.compile(r"embed|rerank|reward|bge-|e5-|gte-|minilm|bert", re.IGNORECASE)
 _PACKED = re.compile(r"-(fp8|nvfp4|mxfp4|awq|gptq|int[48]|w4a16|w8a8)(-|$)", re.IGNORECASE)
+_QUANTIZATION = ("quantization_config", "compression_config", "hf_quant_config")
 _TWIN = re.compile(
     r"-(instruct|chat|it|hf|base|pt|bf16)(?=-|$)", re.IGNORECASE
 )  # of one shape, told apart by training only
@@ -43,6 +43,7 @@ class Entry:
     repo: str
     model: Model
     shape: str
+    packing: str
     facts: dict[str, str]
     params: dict[str, str]
     twins: list[str] = field(default_factory=list)
@@ -84,8 +85,7 @@ def main(folder: Path) -> None:
 
 def read(folder: Path) -> tuple[list[Entry], list[str]]:
     """Every config that a family reads, and a sentence for each that none does."""
-    from fitkit.sources.config import model_from_view
-    from fitkit.sources.config.view import Config
+    from fitkit.sources.checkpoint import config_of
 
     params = {line["model"]: line for line in _table(folder / "params.csv")}
     found, refused = [], []
@@ -93,33 +93,46 @@ def read(folder: Path) -> tuple[list[Entry], list[str]]:
         path = folder / "configs" / line["path"]
         if not path.is_file():
             continue
-        view = Config(json.loads(path.read_text(encoding="utf-8")), "config")
         try:
-            model = model_from_view(view, name="-", source="-")
-            text = shape.encode(view.recorded())
-            again = model_from_view(Config(shape.decode(text)), name="-", source="-")
+            model, text, packing = told(config_of(path))
         except FitError as error:
             refused.append(f"{line['model']}: {error}")
             continue
         if not model.quant and _PACKED.search(line["model"]):
-            refused.append(f"{line['model']}: its name says that it is packed, this config does not say how")
+            refused.append(f"{line['model']}: its name says that it is packed, its config does not say how")
             continue
-        if again != model:
-            refused.append(f"{line['model']}: what was read of its config does not give the same model again")
-            continue
-        found.append(Entry(line["model"], model, text, line, params.get(line["model"], {})))
+        found.append(Entry(line["model"], model, text, packing, line, params.get(line["model"], {})))
     return found, refused
 
 
+def told(config: Mapping[str, Any]) -> tuple[Model, str, str]:
+    """The model of a config, its shape and its packing as texts. Raises FitError where the texts do not give the same model again."""
+    from fitkit.sources.config import model_from_config, model_from_view
+    from fitkit.sources.config.view import Config
+    from fitkit.sources.packings import packed_as, packing_of
+
+    model = model_from_config(config, name="-", source="-")
+    view = Config({key: value for key, value in config.items() if key not in _QUANTIZATION})
+    if isinstance(text := config.get("text_config"), dict):
+        view = view.but(text_config={key: value for key, value in text.items() if key not in _QUANTIZATION})
+    plain = model_from_view(view, name="-", source="-")
+    packing = packing_of(plain, model) if model.quant else ""
+    shaped = shape.encode(view.recorded())
+    if packed_as(model_from_config(shape.decode(shaped), name="-", source="-"), packing) != model:
+        raise BadInput("what was read of its config does not give the same model again.")
+    return model, shaped, packing
+
+
 def merged(entries: Iterable[Entry]) -> list[Entry]:
-    """One entry for models that differ in training only, and for copies under another maker."""
+    """One entry for models that differ in training only, and for copies under another maker; the config that says most gives the shape."""
     out: dict[tuple[str, Model], Entry] = {}
     for entry in entries:
-        key = (entry.short, entry.model)
-        if key in out:
-            out[key].twins.append(entry.repo)
-        else:
-            out[key] = entry
+        first = out.setdefault((entry.short, entry.model.with_(extra=())), entry)
+        if first is entry:
+            continue
+        first.twins.append(entry.repo)
+        if len(entry.shape) > len(first.shape):
+            first.model, first.shape, first.packing = entry.model, entry.shape, entry.packing
     return list(out.values())
 
 
@@ -184,7 +197,7 @@ def row(entry: Entry) -> list[object]:
         entry.name, entry.repo, "|".join(entry.aliases), "embedding" if _EMBEDDING.search(entry.repo) else "text", model.family, model.params,
         model.active_params, len(model.layers), layer_kinds(model.layers), model.context, model.vocab_size, model.quant, size, basis,
         entry.downloads, entry.params.get("license", ""), entry.params.get("release_date", ""), line["verified"], published,
-        why(model, published, line), entry.shape, _source(line), CHECKED,
+        why(model, published, line), entry.shape, entry.packing, _source(line), CHECKED,
     ]  # fmt: skip
 
 
@@ -202,7 +215,8 @@ def why(model: Model, published: str, line: dict[str, str]) -> str:
         return "the published total counts packed elements and scales"
     if "untied lm_head copy" in check:
         return "the checkpoint stores the tied head a second time"
-    if "causal-mask" in check:
+    masks = len(model.layers) * model.context**2
+    if "causal-mask" in check or abs(more - masks) <= 1e-4 * masks:
         return f"the published total counts {more:,} elements of causal masks"
     if -more == model.hidden_size * model.vocab_size:
         return "the checkpoint leaves the head out"
@@ -214,7 +228,7 @@ def why(model: Model, published: str, line: dict[str, str]) -> str:
     if more == sum(tensor.elements * tensor.copies for tensor in model.tensors if tensor.part == "mtp"):
         return "the checkpoint also holds MTP blocks, which no engine loads by default"
     if more > 0 and ("mtp" in check or "MTP" in check):
-        return f"the checkpoint holds {more:,} parameters more, by their number MTP blocks or a second head"
+        return f"the checkpoint holds {more:,} parameters more than its config describes (MTP blocks, a second head or other parts)"
     for told in rows("totals"):
         if told["repo"] == line["model"]:
             return told["why"]

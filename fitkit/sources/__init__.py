@@ -24,7 +24,7 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
         from fitkit.sources.config import model_from_config
 
         return model_from_config(source)
-    if isinstance(source, str) and not Path(source).exists():
+    if isinstance(source, str) and not _is_path(source):
         from fitkit.sources.catalog import catalog_model, unknown_model
 
         model = catalog_model(source)
@@ -45,6 +45,14 @@ def load(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
     raise BadInput(
         f"{short(str(source))}: a .gguf, a .safetensors, a config.json or a directory with one was expected."
     )
+
+
+def _is_path(text: str) -> bool:
+    """Whether something of this name is there; what no file can be called is not."""
+    try:
+        return Path(text).exists()
+    except (OSError, ValueError):
+        return False
 
 
 def read_json(path: Path) -> Any:

@@ -36,10 +36,13 @@ def unknown_model(name: str) -> UnknownName:
 @lru_cache(maxsize=512)
 def _build(name: str) -> Model:
     from fitkit.sources.config import model_from_config
+    from fitkit.sources.packings import packed_as
 
     row = facts.get("models", name, "model")
     model = model_from_config(shape.decode(row["shape"]), name=row["name"], source=row["repo"], place=row["name"])
-    return model.with_(downloads=int(row["downloads"] or 0), header_bytes=int(row["gguf_header_bytes"] or 0))
+    return packed_as(model, row["packing"]).with_(
+        downloads=int(row["downloads"] or 0), header_bytes=int(row["gguf_header_bytes"] or 0)
+    )
 
 
 def layer_kinds(layers: Iterable[Layer]) -> str:

@@ -32,6 +32,15 @@ _FIRST = {"budget": "vllm", "engine": "llama.cpp", "library": "llama.cpp", "shar
 _SHARD = {"llama.cpp": ("Q8_0", "Q4_K_M"), "vllm": ("BF16", "FP8"), "sglang": ("BF16", "FP8")}
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """So many GPUs over so many equal machines; `beyond` where the machine asked about has fewer."""
+
+    gpus: int
+    nodes: int = 1
+    beyond: bool = False
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """One model under one quantization, cache type, engine and rule set; what is left are context, requests, GPUs, machine."""
@@ -63,14 +72,29 @@ class Ask:
             bits=self.bits,
         )
 
-    def pool(self, job: Job, usable_per_gpu: int) -> int | None:
-        """The most tokens that fit (-1: not even none), where the rules know it without a search; remembered over machines."""
-        most = getattr(self.counted, "max_tokens", None)
-        if most is None:
-            return None
-        key = (job.gpus, job.nodes, job.gpu.backend if job.gpu else "", usable_per_gpu)
+    def usable(self, machine: Machine, way: Layout) -> int:
+        """What of one card (of RAM, without a GPU) the work may take, less what others hold of it [bytes]."""
+        assert self.counted is not None
+        if way.gpus == 0:
+            return int(machine.ram_bytes * getattr(self.counted, "ram_share", 0.9))
+        usable = self.counted.usable_bytes(self.job(way.gpus, machine.gpu, way.nodes))
+        if self.rules == "engine" and self.engine != "llama.cpp":
+            return usable  # vLLM's share is of the whole card; what others hold has to fit in the rest
+        return max(0, usable - machine.taken_bytes)
+
+    def reserved(self, machine: Machine, way: Layout) -> int:
+        """What the engine grabs of one card whatever the work [bytes]."""
+        assert self.counted is not None
+        return self.counted.reserved_bytes(self.job(way.gpus, machine.gpu, way.nodes)) if way.gpus else 0
+
+    def pool(self, machine: Machine, way: Layout) -> int:
+        """The most tokens that fit (-1: not even none) under rules that know it without a search; remembered over machines."""
+        usable = self.usable(machine, way)
+        gpu = machine.gpu if way.gpus else None
+        key = (way.gpus, way.nodes, gpu.backend if gpu else "", usable)
         if key not in self.pools:
-            self.pools[key] = most(job, usable_per_gpu)
+            most: Any = self.counted
+            self.pools[key] = most.max_tokens(self.job(way.gpus, gpu, way.nodes), usable)
         return self.pools[key]
 
     @property

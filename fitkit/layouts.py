@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from fitkit.axes import Ask
+from fitkit.axes import Ask, Layout
 from fitkit.hardware import Machine
 
 COUNTS = (1, 2, 4, 8)
 _MOST_NODES_LOOKED_AT = 16
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """So many GPUs over so many equal machines; `beyond` where the machine asked about has fewer."""
-
-    gpus: int
-    nodes: int = 1
-    beyond: bool = False
 
 
 def layouts(ask: Ask, machine: Machine, asked: int | None) -> list[Layout]:

@@ -24,10 +24,10 @@ from fitkit.axes import (
 )
 from fitkit.errors import BadInput
 from fitkit.frames import DEMAND_COLUMNS, FIT_COLUMNS, NA, Block, frame
-from fitkit.hardware import Machine
 from fitkit.rules import IntArray
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
-from fitkit.verdict import block, judge, term_columns
+from fitkit.terms import term_columns
+from fitkit.verdict import judge
 from fitkit.words import NO_MACHINES
 
 MOST_ROWS = 20_000_000
@@ -171,20 +171,14 @@ def fit(
         own = contexts_for(ask.model, context)
         flat_context, flat_requests = np.repeat(own, len(requests)), np.tile(requests, len(own))
         for count in counts:
-            for one in found:
-                blocks.append((len(flat_context), _fit_block(ask, one, flat_context, flat_requests, count, single)))
             if not found:
                 blocks.append((len(flat_context), _no_machines(ask, flat_context, flat_requests, count)))
+                continue
+            judged, impossible = judge(ask, found, flat_context, flat_requests, count)
+            if single and impossible:
+                raise BadInput(impossible)
+            blocks += [(len(flat_context), one) for one in judged]
     return mark(frame(FIT_COLUMNS, blocks), asked, found)
-
-
-def _fit_block(
-    ask: Ask, machine: Machine, context: IntArray, requests: IntArray, count: int | None, single: bool
-) -> Block:
-    verdict = judge(ask, machine, context, requests, count)
-    if single and verdict.impossible:
-        raise BadInput(verdict.impossible)
-    return block(verdict)
 
 
 def _no_machines(ask: Ask, context: IntArray, requests: IntArray, count: int | None) -> Block:

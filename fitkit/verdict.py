@@ -1,56 +1,63 @@
-"""Whether a model fits a machine: tries the ways the machine offers, fewest GPUs first, over many contexts and requests at once."""
+"""Whether a model fits machines: tries the ways each machine offers, fewest GPUs first, over many contexts and requests at once.
+
+Rows are machine x (context, parallel), machine by machine. Machines that the rules cannot tell apart share one allocation.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from fitkit import words
-from fitkit.axes import MOST_PARALLEL, Ask, too_long
-from fitkit.frames import NA, PARTS
+from fitkit import reach, words
+from fitkit.axes import Ask, Layout, too_long
+from fitkit.errors import FitError
+from fitkit.frames import NA, Block
 from fitkit.hardware import Gpu, Machine
-from fitkit.layouts import Layout, layouts, more
+from fitkit.layouts import layouts, more
 from fitkit.rules import Allocation, IntArray, Job
-from fitkit.rules.published.parts import MOST_POOL_TOKENS
 from fitkit.rules.sizes import checkpoint_bytes, gguf_bytes
-from fitkit.search import largest
+from fitkit.terms import by_name, term_columns
 from fitkit.units import GB
 
-_RAM_SHARE = 0.9  # of a machine's RAM, where a rule set says nothing else
 # The order in which terms fill a card: the first that no longer fits is what limits.
-_ORDER = ("weights", "projector", "runtime", "compute", "output", "split", "state", "kv_cache")
+_FIRST, _LAST = ("weights", "projector", "runtime", "compute", "output"), ("split", "state", "kv_cache")
 
 
 @dataclass(slots=True)
 class Verdict:
-    """One answer a row, arrays of equal length; `at` holds the terms by column name at the point the verdict uses."""
+    """Answers for machines of one kind; `at` holds the columns at the point the verdict uses, NA where nothing is known."""
 
     ask: Ask
-    machine: Machine
-    context: IntArray
-    parallel: IntArray  # as asked, 0: fitted
+    machines: Sequence[Machine]
+    asked_context: IntArray  # one a combination
+    asked_parallel: IntArray  # 0: fitted
     gpus: int | None
+    context: IntArray = field(init=False)  # one a row
+    parallel: IntArray = field(init=False)
+    machine: IntArray = field(init=False)  # its place in `machines`
+    pair: IntArray = field(init=False)  # its place among the combinations
     fits: np.ndarray = field(init=False)
     beyond: np.ndarray = field(init=False)  # more GPUs were asked than there are
     needs: IntArray = field(init=False)  # GPUs that would hold it where the machine has too few, 0: none would
     needs_nodes: IntArray = field(init=False)
     refused: list[str] = field(init=False)
-    at: dict[str, IntArray] = field(init=False)
-    per_gpu: dict[str, IntArray] = field(init=False)  # of each term
-    note: str = ""
+    notes: np.ndarray = field(init=False)
+    at: dict[str, IntArray] = field(default_factory=dict)
+    per_gpu: dict[str, IntArray] = field(default_factory=dict)  # of each term
     impossible: str = ""  # why not one row can run, whatever the machine
 
     def __post_init__(self) -> None:
-        n = len(self.context)
-        self.fits = np.zeros(n, dtype=bool)
-        self.beyond = np.zeros(n, dtype=bool)
+        pairs, machines = len(self.asked_context), len(self.machines)
+        n = pairs * machines
+        self.context, self.parallel = np.tile(self.asked_context, machines), np.tile(self.asked_parallel, machines)
+        self.machine, self.pair = np.repeat(np.arange(machines), pairs), np.tile(np.arange(pairs), machines)
+        self.fits, self.beyond = np.zeros(n, dtype=bool), np.zeros(n, dtype=bool)
         self.needs, self.needs_nodes = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64)
         self.refused = [""] * n
-        self.at = {}
-        self.per_gpu = {}
+        self.notes = np.full(n, "", dtype=object)
 
     def put(self, name: str, rows: IntArray, values: Any) -> None:
         """Set one whole number a row."""
@@ -59,24 +66,100 @@ class Verdict:
         self.at[name][rows] = values
 
 
-def judge(ask: Ask, machine: Machine, context: IntArray, parallel: IntArray, gpus: int | None) -> Verdict:
-    """The verdict for each pair of `context` and `parallel` (0: fitted) on `machine`, with `gpus` of it (None: fitted)."""
-    verdict = Verdict(ask, machine, context, parallel, gpus)
-    tries = np.repeat(np.array([ask.tries]), len(context), axis=0)
-    tries[parallel > 0] = parallel[parallel > 0][:, None]
-    undecided = _refuse(verdict)
-    if undecided.size:
-        undecided = _try_layouts(verdict, tries, undecided)
-    if undecided.size:
-        undecided = _try_cpu(verdict, undecided)
-    if undecided.size and gpus is None:
-        _look_further(verdict, tries, undecided)
+@dataclass(slots=True)
+class Tried:
+    """One way with its allocation over the combinations x the numbers of requests tried."""
+
+    verdict: Verdict
+    way: Layout
+    tries: IntArray
+    job: Job = field(init=False)
+    allocation: Allocation = field(init=False)
+    usable: IntArray = field(init=False)  # of each machine
+
+    def __post_init__(self) -> None:
+        ask = self.verdict.ask
+        assert ask.counted is not None
+        self.job = ask.job(self.way.gpus, gpu_of(self.verdict, self.way), self.way.nodes)
+        context = np.repeat(self.verdict.asked_context, self.tries.shape[1])
+        self.allocation = ask.counted.allocate(self.job, context, self.tries.ravel())
+        self.usable = np.array([ask.usable(one, self.way) for one in self.verdict.machines], dtype=np.int64)
+
+    def holds(self, rows: IntArray) -> np.ndarray:
+        """For each row and number of requests whether it fits: on each card, in RAM beside it, started by the engine."""
+        shape = self.tries.shape
+        at, machine = self.verdict.pair[rows], self.verdict.machine[rows]
+        need = self.allocation.per_gpu.reshape(shape)
+        good = np.asarray(need[at] <= self.usable[machine][:, None])
+        if self.allocation.refused is not None:
+            starts = np.array([not sentence for sentence in self.allocation.refused], dtype=bool).reshape(shape)
+            good = good & starts[at]
+        if self.allocation.host_bytes is not None and self.way.gpus:
+            ram = np.array([reach.ram_for_host(one) for one in self.verdict.machines], dtype=np.int64)
+            good = good & (self.allocation.host_bytes.reshape(shape)[at] <= ram[machine][:, None])
+        return good
+
+
+def judge(
+    ask: Ask, machines: Sequence[Machine], context: IntArray, parallel: IntArray, gpus: int | None
+) -> tuple[list[Block], str]:
+    """One block of `fit`'s columns a machine, and why nothing can run at all (else empty)."""
+    blocks: list[Block] = [{}] * len(machines)
+    impossible = ""
+    for places in _alike(ask, machines):
+        verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
+        try:
+            _decide(verdict)
+        except FitError as error:  # a model the rules do not know: a refusal, told once a row
+            verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
+            verdict.refused = [str(error)] * len(verdict.context)
+            verdict.impossible = str(error)
+        impossible = verdict.impossible or impossible
+        whole = _columns(verdict)
+        for number, place in enumerate(places):
+            part = slice(number * len(context), (number + 1) * len(context))
+            blocks[place] = {name: values[part] if _per_row(values) else values for name, values in whole.items()}
+    return blocks, impossible
+
+
+def _per_row(values: Any) -> bool:
+    return isinstance(values, list | np.ndarray)
+
+
+def _alike(ask: Ask, machines: Sequence[Machine]) -> list[list[int]]:
+    """Places of machines between which the rules see no difference but in size and number."""
+    kinds: dict[Any, list[int]] = {}
+    depends = getattr(ask.counted, "depends_on", lambda gpu: gpu)
+    for place, one in enumerate(machines):
+        key = (one.count > 0 and one.gpu is not None, depends(one.gpu) if one.gpu and one.count else None)
+        kinds.setdefault(key, []).append(place)
+    return list(kinds.values())
+
+
+def gpu_of(verdict: Verdict, way: Layout) -> Gpu | None:
+    """The GPU that stands for the verdict's machines."""
+    return verdict.machines[0].gpu if way.gpus else None
+
+
+# ---- deciding -------------------------------------------------------------------------------------------------------
+
+
+def _decide(verdict: Verdict) -> None:
+    tries = np.repeat(np.array([verdict.ask.tries], dtype=np.int64), len(verdict.asked_context), axis=0)
+    given = verdict.asked_parallel > 0
+    tries[given] = verdict.asked_parallel[given][:, None]
+    rows = _start(verdict)
+    if rows.size:
+        rows = _try_ways(verdict, tries, rows)
+    if rows.size:
+        rows = _try_cpu(verdict, rows)
+    if rows.size and verdict.gpus is None:
+        _look_further(verdict, tries, rows)
     _judge_disk(verdict)
-    _limits(verdict)
-    return verdict
+    reach.fill(verdict)
 
 
-def _refuse(verdict: Verdict) -> IntArray:
+def _start(verdict: Verdict) -> IntArray:
     """Rows that can run at all; the others get their sentence."""
     ask = verdict.ask
     for row, context in enumerate(verdict.context.tolist()):
@@ -87,199 +170,135 @@ def _refuse(verdict: Verdict) -> IntArray:
     return rows
 
 
-def _try_layouts(verdict: Verdict, tries: IntArray, rows: IntArray) -> IntArray:
-    """Go through the machine's ways; returns the rows that none holds, filled in at the largest."""
-    ask, machine = verdict.ask, verdict.machine
+def _offered(verdict: Verdict, ways_of: Any) -> Iterator[tuple[Layout, np.ndarray]]:
+    """Every way any machine offers, fewest GPUs first, with the machines that offer it."""
+    offers: dict[Layout, list[int]] = {}
+    for place, one in enumerate(verdict.machines):
+        for way in ways_of(one):
+            offers.setdefault(way, []).append(place)
+    for way in sorted(offers, key=lambda way: (way.gpus, way.nodes)):
+        has = np.zeros(len(verdict.machines), dtype=bool)
+        has[offers[way]] = True
+        yield way, has
+
+
+def _try_ways(verdict: Verdict, tries: IntArray, rows: IntArray) -> IntArray:
+    """Go through the machines' ways; returns the rows that none holds, filled in at the largest way of theirs."""
+    ask = verdict.ask
     assert ask.counted is not None
-    ways = layouts(ask, machine, verdict.gpus)
-    good = [way for way in ways if not ask.counted.check(ask.job(way.gpus, machine.gpu, way.nodes))]
-    if not good:
-        sentence = ask.counted.check(ask.job(ways[0].gpus, machine.gpu, ways[0].nodes))
-        if ways[0].gpus:
-            verdict.impossible = sentence
-        for row in rows:
-            verdict.refused[row] = sentence
+    last: dict[int, Tried] = {}  # of each machine
+    sentences: dict[int, str] = {}
+    for way, has in _offered(verdict, lambda one: layouts(ask, one, verdict.gpus)):
+        sentence = ask.counted.check(ask.job(way.gpus, gpu_of(verdict, way), way.nodes))
+        here = rows[has[verdict.machine[rows]]]
+        if sentence:
+            sentences |= dict.fromkeys(np.flatnonzero(has).tolist(), sentence)
+        elif here.size:
+            tried = Tried(verdict, way, tries)
+            last |= dict.fromkeys(np.flatnonzero(has).tolist(), tried)
+            done = _keep(tried, here)
+            rows = rows[~np.isin(rows, done)] if done.size else rows
+    for place in dict.fromkeys(verdict.machine[rows].tolist()):
+        mine = rows[verdict.machine[rows] == place]
+        if place in last:
+            _fill(last[place], mine, np.full(len(mine), tries.shape[1] - 1))
+            verdict.beyond[mine] = last[place].way.beyond
+        elif place in sentences:
+            _refuse(verdict, mine, sentences[place])
+    return rows[[not verdict.refused[row] for row in rows.tolist()]]
+
+
+def _refuse(verdict: Verdict, rows: IntArray, sentence: str) -> None:
+    for row in rows.tolist():
+        verdict.refused[row] = sentence
+    if all(verdict.refused) and any(one.count for one in verdict.machines):
+        verdict.impossible = sentence
+
+
+def _keep(tried: Tried, rows: IntArray) -> IntArray:
+    """Fill in the rows that fit this way and return them."""
+    if tried.way.beyond:
         return rows[:0]
-    for way in good:
-        job = ask.job(way.gpus, machine.gpu, way.nodes)
-        last = way is good[-1]
-        rows = _try(verdict, job, way, tries, rows, usable_bytes(ask, machine, job), keep_rest=last)
-        if not rows.size:
-            break
-    return rows
+    holds = tried.holds(rows)
+    fitting = np.asarray(holds.any(axis=1))
+    done: IntArray = rows[fitting]
+    if done.size:
+        _fill(tried, done, holds[fitting].argmax(axis=1))
+        tried.verdict.fits[done] = True
+    return done
 
 
-def _try(
-    verdict: Verdict, job: Job, way: Layout, tries: IntArray, rows: IntArray, usable: int, *, keep_rest: bool
-) -> IntArray:
-    """Fill in the rows that fit this way (with `keep_rest` the others too); returns those that do not fit."""
-    width = tries.shape[1]
-    context, parallel = np.repeat(verdict.context[rows], width), tries[rows].ravel()
-    holds, allocation = _grid_holds(verdict, job, context, parallel, usable)
-    holds = holds.reshape(len(rows), width)
-    if way.beyond:
-        holds = np.zeros_like(holds)
-    fitting = holds.any(axis=1)
-    first = np.where(fitting, holds.argmax(axis=1), width - 1)
-    chosen = np.arange(len(rows)) if keep_rest else np.flatnonzero(fitting)
-    if chosen.size:
-        picked = chosen * width + first[chosen]
-        if allocation is None:
-            assert verdict.ask.counted is not None
-            allocation = verdict.ask.counted.allocate(job, context[picked], parallel[picked])
-            _fill(verdict, job, way, allocation, rows[chosen], np.arange(len(picked)), parallel[picked], usable)
-        else:
-            _fill(verdict, job, way, allocation, rows[chosen], picked, parallel, usable)
-        verdict.fits[rows[chosen]] = fitting[chosen]
-        verdict.beyond[rows[chosen]] = way.beyond
-    return rows[~fitting]
-
-
-def _grid_holds(
-    verdict: Verdict, job: Job, context: IntArray, parallel: IntArray, usable: int
-) -> tuple[np.ndarray, Allocation | None]:
-    """Which pairs fit, and their allocation; None where the rules know it without one."""
-    counted = verdict.ask.counted
-    assert counted is not None
-    pool = verdict.ask.pool(job, usable)
-    if pool is not None:
-        return np.asarray(context * parallel <= pool), None
-    allocation = counted.allocate(job, context, parallel)
-    return _holds(verdict.machine, job, allocation, usable), allocation
-
-
-def _holds(machine: Machine, job: Job, allocation: Allocation, usable: int) -> np.ndarray:
-    """Which rows of an allocation fit: on each card, in RAM beside it, and started by the engine."""
-    good: np.ndarray = allocation.per_gpu <= usable
-    if allocation.refused is not None:
-        good = good & np.array([not sentence for sentence in allocation.refused], dtype=bool)
-    if allocation.host_bytes is not None and machine.ram_bytes and job.gpus:
-        good = good & (allocation.host_bytes <= int(machine.ram_bytes * _RAM_SHARE))
-    return good
-
-
-def _fill(
-    verdict: Verdict,
-    job: Job,
-    way: Layout,
-    allocation: Allocation,
-    rows: IntArray,
-    picked: IntArray,
-    tried: IntArray,
-    usable: int,
-) -> None:
-    """Write one way's terms into the verdict's rows."""
-    for column, values in term_columns(allocation, max(1, job.gpus)).items():
+def _fill(tried: Tried, rows: IntArray, which: IntArray) -> None:
+    """Write one way's terms into the verdict's rows, at the number of requests in place `which`."""
+    verdict, allocation, way = tried.verdict, tried.allocation, tried.way
+    width = tried.tries.shape[1]
+    picked = verdict.pair[rows] * width + which
+    for column, values in term_columns(allocation, max(1, way.gpus)).items():
         verdict.put(column, rows, values[picked])
-    for name, values in _by_name(allocation).items():
+    for name, values in by_name(allocation).items():
         verdict.per_gpu.setdefault(name, np.zeros(len(verdict.context), dtype=np.int64))[rows] = values[picked]
-    assert verdict.ask.counted is not None
-    verdict.put("fit_gpus", rows, job.gpus)
+    verdict.put("fit_gpus", rows, way.gpus)
     verdict.put("fit_nodes", rows, way.nodes)
-    verdict.put("fit_parallel", rows, tried[picked])
+    verdict.put("fit_parallel", rows, tried.tries.ravel()[picked])
     verdict.put("need_per_gpu_bytes", rows, allocation.per_gpu[picked])
-    verdict.put("usable_per_gpu_bytes", rows, usable)
-    verdict.put("reserved_per_gpu_bytes", rows, verdict.ask.counted.reserved_bytes(job) if job.gpus else 0)
+    verdict.put("usable_per_gpu_bytes", rows, tried.usable[verdict.machine[rows]])
+    reserved = np.array([verdict.ask.reserved(one, way) for one in verdict.machines], dtype=np.int64)
+    verdict.put("reserved_per_gpu_bytes", rows, reserved[verdict.machine[rows]])
+    verdict.notes[rows] = allocation.note
     if allocation.refused is not None:
         for row, at in zip(rows.tolist(), picked.tolist(), strict=True):
             verdict.refused[row] = allocation.refused[at]
-    verdict.note = allocation.note or verdict.note
-
-
-def _by_name(allocation: Allocation) -> dict[str, IntArray]:
-    out: dict[str, IntArray] = {}
-    for term in allocation.terms:
-        out[term.name] = out[term.name] + term.per_gpu if term.name in out else term.per_gpu
-    return out
-
-
-def term_columns(allocation: Allocation, gpus: int) -> dict[str, IntArray]:
-    """The named columns of an allocation and its finer ones: column → array."""
-    zero = np.zeros_like(allocation.terms[0].total)
-    out = {f"{name}_bytes": zero for name in ("weights", "kv", "overhead", *PARTS)}
-    low, high, total, per_gpu = zero, zero, zero, zero
-    for term in allocation.terms:
-        name = f"{term.column}_bytes"
-        out[name] = out[name] + term.total
-        if term.name in PARTS:
-            out[f"{term.name}_bytes"] = out[f"{term.name}_bytes"] + term.total
-        total, per_gpu = total + term.total, per_gpu + term.per_gpu
-        low = low + (term.per_gpu if term.low is None else term.low)
-        high = high + (term.per_gpu if term.high is None else term.high)
-    out |= {"total_bytes": total, "per_gpu_bytes": per_gpu, "per_gpu_low_bytes": low, "per_gpu_high_bytes": high}
-    out["total_low_bytes"] = np.maximum(total - (per_gpu - low) * gpus, 0)
-    out["total_high_bytes"] = total + (high - per_gpu) * gpus
-    if allocation.host_bytes is not None:
-        out["host_bytes"] = allocation.host_bytes
-    return out
-
-
-def usable_bytes(ask: Ask, machine: Machine, job: Job) -> int:
-    """What of one card (of RAM, without a GPU) the work may take, less what others hold of it [bytes]."""
-    assert ask.counted is not None
-    if job.gpus == 0:
-        return int(machine.ram_bytes * getattr(ask.counted, "ram_share", _RAM_SHARE))
-    usable = ask.counted.usable_bytes(job)
-    if _takes_share(ask):
-        return usable
-    return max(0, usable - machine.taken_bytes)
-
-
-def _takes_share(ask: Ask) -> bool:
-    """VLLM takes a share of the whole card: others' memory only has to fit in the rest."""
-    return ask.rules == "engine" and ask.engine != "llama.cpp"
-
-
-# ---- no GPU holds it ------------------------------------------------------------------------------------------------
 
 
 def _try_cpu(verdict: Verdict, rows: IntArray) -> IntArray:
     """Library rules: a GGUF that no GPU holds runs from RAM where that holds it; returns the rows that still do not fit."""
-    ask, machine = verdict.ask, verdict.machine
-    requests = getattr(ask.counted, "cpu_parallel", 0)
-    if not requests or ask.engine != "llama.cpp" or not machine.ram_bytes or verdict.gpus or not machine.count:
+    requests = getattr(verdict.ask.counted, "cpu_parallel", 0)
+    if not requests or verdict.ask.engine != "llama.cpp" or verdict.gpus:
         return rows
-    if machine.gpu is not None and machine.gpu.unified:
+    able = np.array([bool(one.ram_bytes and one.count and one.gpu and not one.gpu.unified) for one in verdict.machines])
+    here = rows[able[verdict.machine[rows]]]
+    if not here.size:
         return rows
-    tries = np.where(verdict.parallel > 0, verdict.parallel, requests)[:, None]
-    job = ask.job(0, None)
-    return _try(verdict, job, Layout(0), tries, rows, usable_bytes(ask, machine, job), keep_rest=False)
+    tries = np.where(verdict.asked_parallel > 0, verdict.asked_parallel, requests)[:, None]
+    done = _keep(Tried(verdict, Layout(0), tries), here)
+    return rows[~np.isin(rows, done)]
 
 
 def _look_further(verdict: Verdict, tries: IntArray, rows: IntArray) -> None:
     """How many of these GPUs would hold it, where the machine has fewer."""
-    ask, machine = verdict.ask, verdict.machine
+    ask = verdict.ask
     assert ask.counted is not None
-    for way in more(ask, machine):
-        job = ask.job(way.gpus, machine.gpu, way.nodes)
-        if not rows.size or ask.counted.check(job):
+    for way, has in _offered(verdict, lambda one: more(ask, one)):
+        here = rows[has[verdict.machine[rows]]]
+        if not here.size or ask.counted.check(ask.job(way.gpus, gpu_of(verdict, way), way.nodes)):
             continue
-        flat = np.repeat(verdict.context[rows], tries.shape[1])
-        holds, _ = _grid_holds(verdict, job, flat, tries[rows].ravel(), usable_bytes(ask, machine, job))
-        holds = holds.reshape(len(rows), -1).any(axis=1)
-        verdict.needs[rows[holds]] = way.gpus
-        verdict.needs_nodes[rows[holds]] = way.nodes
-        rows = rows[~holds]
+        found = here[Tried(verdict, way, tries).holds(here).any(axis=1)]
+        verdict.needs[found], verdict.needs_nodes[found] = way.gpus, way.nodes
+        rows = rows[~np.isin(rows, found)]
+
+
+# ---- disk -----------------------------------------------------------------------------------------------------------
 
 
 def _judge_disk(verdict: Verdict) -> None:
     """The download must fit the machine's data location, unless a whole copy lies there."""
-    ask, machine = verdict.ask, verdict.machine
-    size = download_bytes(ask)
-    verdict.put("download_bytes", np.arange(len(verdict.context)), NA if size is None else size)
-    free = free_disk_bytes(ask, machine)
-    if free is not None and (free < 0 or (size is not None and size > free)):
-        verdict.fits[:] = False
+    size = download_bytes(verdict.ask)
+    if size is not None:
+        verdict.put("download_bytes", np.arange(len(verdict.context)), size)
+    for place, one in enumerate(verdict.machines):
+        free = free_disk_bytes(verdict.ask, one)
+        if free is not None and (free < 0 or (size is not None and size > free)):
+            verdict.fits[verdict.machine == place] = False
 
 
 def download_bytes(ask: Ask) -> int | None:
-    """Bytes of the files, None where the file type does not belong to the engine."""
+    """Bytes of the files, None where the file type does not belong to the engine or the model has no such file."""
     if ask.refusal or ask.rules == "budget":
         return None
     size_of = gguf_bytes if ask.engine == "llama.cpp" else checkpoint_bytes
     try:
         size: int = size_of(ask.model, ask.quant)[0]
-    except (KeyError, ValueError):
+    except (KeyError, FitError):
         return None
     return size + ask.model.projector_bytes
 
@@ -288,72 +307,13 @@ def free_disk_bytes(ask: Ask, machine: Machine) -> int | None:
     """What a download may take there, -1 without a data location, None where nobody knows."""
     if machine.disk_free_bytes is None or machine.name in getattr(ask.settings, "copies", ()):
         return None
-    limit = getattr(ask.settings, "copies_limit_gb", None)
+    limit: float | None = getattr(ask.settings, "copies_limit_gb", None)
     if limit is None or machine.disk_free_bytes < 0:
         return machine.disk_free_bytes
     return min(machine.disk_free_bytes, round(limit * GB))
 
 
-# ---- how far it goes ---------------------------------------------------------------------------------------------------
-
-
-def _limits(verdict: Verdict) -> None:
-    """The most requests at each context and the longest context at each number of requests, on the GPUs of the verdict."""
-    verdict.put("max_parallel", np.array([], dtype=np.int64), 0)
-    verdict.put("max_context", np.array([], dtype=np.int64), 0)
-    if "fit_gpus" not in verdict.at:
-        return
-    gpus, nodes = verdict.at["fit_gpus"], verdict.at["fit_nodes"]
-    for count, over in sorted({pair for pair in zip(gpus.tolist(), nodes.tolist(), strict=True) if pair[0] != NA}):
-        rows = np.flatnonzero((gpus == count) & (nodes == over))
-        ask, machine = verdict.ask, verdict.machine
-        job = ask.job(count, machine.gpu if count else None, over)
-        usable = usable_bytes(ask, machine, job)
-        contexts, back = np.unique(verdict.context[rows], return_inverse=True)
-        verdict.put("max_parallel", rows, most_requests(ask, machine, job, contexts, usable)[back])
-        requests, back = np.unique(verdict.at["fit_parallel"][rows], return_inverse=True)
-        verdict.put("max_context", rows, longest_context(ask, machine, job, requests, usable)[back])
-
-
-def most_requests(ask: Ask, machine: Machine, job: Job, contexts: IntArray, usable: int) -> IntArray:
-    """The most requests of each context that fit at once."""
-    assert ask.counted is not None
-    pool = ask.pool(job, usable)
-    if pool is not None:
-        return np.asarray(max(0, pool) // np.maximum(contexts, 1))
-    closed = ask.counted.max_parallel(job, contexts, usable)
-    if closed is not None:
-        return closed
-    most = np.minimum(MOST_PARALLEL, MOST_POOL_TOKENS // contexts)
-    return largest(_probe(ask, machine, job, usable, lambda rows, n: (contexts[rows], n)), most)
-
-
-def longest_context(ask: Ask, machine: Machine, job: Job, requests: IntArray, usable: int) -> IntArray:
-    """The longest context that fits with each number of requests, up to the model's own."""
-    limit = ask.model.context or 2**20
-    most = np.minimum(limit, MOST_POOL_TOKENS // np.maximum(requests, 1))
-    pool = ask.pool(job, usable)
-    if pool is not None:
-        return np.minimum(most, max(0, pool) // np.maximum(requests, 1))
-    return largest(_probe(ask, machine, job, usable, lambda rows, n: (n, requests[rows])), most)
-
-
-def _probe(
-    ask: Ask,
-    machine: Machine,
-    job: Job,
-    usable: int,
-    grid: Callable[[IntArray, IntArray], tuple[IntArray, IntArray]],
-) -> Callable[[IntArray, IntArray], np.ndarray]:
-    def holds(rows: IntArray, n: IntArray) -> np.ndarray:
-        assert ask.counted is not None
-        context, parallel = grid(rows, n)
-        return _holds(machine, job, ask.counted.allocate(job, context, parallel), usable)
-
-    return holds
-
-
-# ---- in words ---------------------------------------------------------------------------------------------------------
+# ---- as columns -----------------------------------------------------------------------------------------------------
 
 
 def limited_by(verdict: Verdict) -> list[str]:
@@ -362,26 +322,25 @@ def limited_by(verdict: Verdict) -> list[str]:
     if "usable_per_gpu_bytes" in verdict.at:
         usable = verdict.at["usable_per_gpu_bytes"]
         filled = np.zeros_like(usable)
-        for name in (*_ORDER, *(set(verdict.per_gpu) - set(_ORDER))):
+        others = [name for name in verdict.per_gpu if name not in _FIRST and name not in _LAST]
+        for name in (*_FIRST, *others, *_LAST):
             if name in verdict.per_gpu:
                 filled = filled + verdict.per_gpu[name]
                 out[(out == "") & (filled > usable)] = name
         out[verdict.beyond] = "gpus"
-    free = free_disk_bytes(verdict.ask, verdict.machine)
-    out[verdict.fits] = ""
-    if free is not None:
-        out[(out == "") & ~verdict.fits] = "disk"
-    out[np.array([bool(sentence) for sentence in verdict.refused])] = "engine"
+    for place, one in enumerate(verdict.machines):
+        if free_disk_bytes(verdict.ask, one) is not None:
+            out[(out == "") & ~verdict.fits & (verdict.machine == place)] = "disk"
     out[(out == "") & ~verdict.fits] = "host_memory"
+    out[verdict.fits] = ""
+    out[np.array([bool(sentence) for sentence in verdict.refused])] = "engine"
     return list(out)
 
 
-def block(verdict: Verdict) -> dict[str, Any]:
+def _columns(verdict: Verdict) -> dict[str, Any]:
     """The verdict as columns of `fit`."""
-    ask, machine = verdict.ask, verdict.machine
+    ask, machines = verdict.ask, verdict.machines
     limits = limited_by(verdict)
-    told = words.tell(verdict, limits)
-    gpu: Gpu | None = machine.gpu
     at = dict(verdict.at)
     if "need_per_gpu_bytes" in at:
         need, usable = at["need_per_gpu_bytes"], at["usable_per_gpu_bytes"]
@@ -396,11 +355,15 @@ def block(verdict: Verdict) -> dict[str, Any]:
         "context": verdict.context,
         "parallel": np.where(verdict.parallel > 0, verdict.parallel, NA),
         "gpus": NA if verdict.gpus is None else verdict.gpus,
-        "machine": machine.name,
-        "gpu": gpu.name if gpu else "",
+        "machine": [machines[place].name for place in verdict.machine.tolist()],
+        "gpu": [_gpu_name(machines[place]) for place in verdict.machine.tolist()],
         "fits": verdict.fits,
         "limited_by": limits,
-        "note": verdict.note,
-        **told,
+        "note": list(verdict.notes),
+        **words.tell(verdict, limits),
         **at,
     }
+
+
+def _gpu_name(machine: Machine) -> str:
+    return machine.gpu.name if machine.gpu else ""

@@ -19,9 +19,12 @@ CHOOSE_DATA = "no data location yet — choose"
 _BACKENDS = {"rocm": "ROCm", "metal": "Metal", "vulkan": "Vulkan", "xpu": "XPU"}
 _TERMS = {
     "weights": "the weights", "kv_cache": "the cache", "state": "the recurrent state", "compute": "the compute buffers",
-    "runtime": "the runtime's own memory", "output": "the output buffer", "projector": "the vision projector",
+    "runtime": "the runtime's own memory", "graphs": "the CUDA graphs", "output": "the output buffer", "projector": "the vision projector",
     "split": "the margin for several GPUs", "host_memory": "the memory beside the GPUs",
 }  # fmt: skip
+
+
+_SEVERAL = ("weights", "compute", "graphs", "rope_tables")
 
 
 def tell(verdict: Verdict, limits: list[str]) -> dict[str, list[str]]:
@@ -54,12 +57,15 @@ def tell(verdict: Verdict, limits: list[str]) -> dict[str, list[str]]:
         strict=True,
     )
     names = ("fits", "limit", "context", "asked", "needs", "needs_nodes", "refused")
-    told = [_row(verdict, row | dict(zip(names, values, strict=True))) for row, values in zip(rows, extra, strict=True)]
+    machines = [verdict.machines[place] for place in verdict.machine.tolist()]
+    told = [
+        _row(verdict.ask, machine, row | dict(zip(names, values, strict=True)))
+        for machine, row, values in zip(machines, rows, extra, strict=True)
+    ]
     return {name: [one[i] for one in told] for i, name in enumerate(("badge", "line", "reason"))}
 
 
-def _row(verdict: Verdict, row: dict[str, Any]) -> tuple[str, str, str]:
-    ask, machine = verdict.ask, verdict.machine
+def _row(ask: Ask, machine: Machine, row: dict[str, Any]) -> tuple[str, str, str]:
     badge, line = badge_of(ask, machine, row), line_of(ask, machine, row)
     if row["refused"]:
         return badge, line, row["refused"]
@@ -146,8 +152,8 @@ def _no(ask: Ask, machine: Machine, row: dict[str, Any]) -> str:
         )
     each = "" if row["fit_gpus"] == 1 else " each"
     text = (
-        f"does not fit on {row['fit_gpus']}× {gpu_name(machine)}: {_TERMS.get(row['limit'], row['limit'])} "
-        f"{'go' if row['limit'] in ('weights', 'compute') else 'goes'} over; {show_gib(need)} needed{each}, {show_gib(usable)} usable, "
+        f"does not fit on {row['fit_gpus']}× {gpu_name(machine)}: {_TERMS.get(row['limit'], 'the ' + row['limit'].replace('_', ' '))} "
+        f"{'go' if row['limit'] in _SEVERAL else 'goes'} over; {show_gib(need)} needed{each}, {show_gib(usable)} usable, "
         f"{show_gib(need - usable)} short with {_requests(row)}"
     )
     if row["needs_nodes"] > 1:

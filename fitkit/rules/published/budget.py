@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from fitkit.errors import BadInput
+from fitkit.hardware import Gpu
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job
 from fitkit.rules.kv_types import element_bytes
@@ -93,6 +94,10 @@ class BudgetRules:
             ),
             note=linear_note(job.model),
         )
+
+    def depends_on(self, gpu: Gpu) -> object:
+        """What of a GPU the allocation depends on."""
+        return gpu.backend
 
     def usable_bytes(self, job: Job) -> int:
         """Utilization x the nominal memory."""

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from fitkit.hardware import Gpu
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job, sum_of
 from fitkit.rules.kv_types import element_bytes
@@ -86,6 +87,10 @@ class LibraryRules:
                 term("split", "overhead", np.zeros_like(need), more, f"{SOURCE}: 5% more over several GPUs", "assumed")
             )
         return Allocation(terms=tuple(terms), note=linear_note(job.model))
+
+    def depends_on(self, gpu: Gpu) -> object:
+        """What of a GPU the allocation depends on."""
+        return None
 
     def usable_bytes(self, job: Job) -> int:
         """90% of the nominal memory; what macOS lets an Apple GPU use counts whole."""

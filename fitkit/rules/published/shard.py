@@ -7,6 +7,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from fitkit.errors import BadInput
+from fitkit.hardware import Gpu
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job
 from fitkit.rules.kv_types import cache_type
@@ -91,6 +92,10 @@ class ShardRules:
             ),
             note=" ".join(filter(None, (_notes(job), linear_note(job.model)))),
         )
+
+    def depends_on(self, gpu: Gpu) -> object:
+        """What of a GPU the allocation depends on."""
+        return None
 
     def usable_bytes(self, job: Job) -> int:
         """90% of the nominal memory; an Apple GPU counts whole."""

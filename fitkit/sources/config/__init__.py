@@ -162,7 +162,7 @@ def dtype_of(config: Config) -> str:
 
 # Each fills FAMILIES as it is imported.
 ROOMS = (
-    "dense", "legacy", "postnorm", "window", "moe", "experts", "latent", "compressed", "hybrid", "delta", "encoder", "multimodal",
+    "dense", "legacy", "postnorm", "window", "moe", "experts", "latent", "compressed", "hybrid", "delta", "encoder", "multimodal", "llava",
 )  # fmt: skip
 
 

@@ -24,9 +24,10 @@ def clip(t: Tower, config: Config) -> int:
     return hidden
 
 
-@tower("siglip_vision_model", "siglip", "siglip2_vision_model")
+@tower("siglip_vision_model", "siglip", "siglip2_vision_model", "idefics3", "idefics3_vision", "smolvlm_vision")
 def siglip(t: Tower, config: Config) -> int:
-    """SigLIP: learned positions, a norm after, and an attention-pooling head unless `vision_use_head` is false."""
+    """SigLIP: learned positions, a norm after, and an attention-pooling head unless `vision_use_head` is false; Idefics' has none."""
+    kind = config.text("model_type", default="siglip_vision_model")
     hidden = config.whole("hidden_size", default=768)
     ffn = config.whole("intermediate_size", default=3072)
     base = t.module
@@ -37,7 +38,7 @@ def siglip(t: Tower, config: Config) -> int:
     t.layers(hidden, ffn)
     t.module = base
     t.norm("post_ln", hidden, "post_layernorm")
-    if config.flag("vision_use_head", default=config.text("model_type", default="") != "siglip"):
+    if config.flag("vision_use_head", default="siglip" in kind and kind != "siglip"):
         pooling_head(t, hidden, ffn)
     return hidden
 
@@ -225,11 +226,11 @@ def intern_vit(t: Tower, config: Config) -> int:
     t.add("position_embd", (hidden, grid(config, 224, 14) + 1), "embeddings.position_embedding")
     t.module = base + "encoder.layers.0."
     t.layers(hidden, config.whole("intermediate_size", default=12800), attention=("attn.qkv", "attn.proj"), norms=("norm1", "norm2"), norm_bias=layer_norm, bias=True)  # fmt: skip
-    if not config.flag("qkv_bias", default=False):
+    if not config.flag("qkv_bias", "attention_bias", default=False):
         _without(t.build, "v.attn_qkv.bias")
     for role in ("ls1", "ls2"):
         t.add(f"{role}.scale", (hidden,), role, count=n)
-    if config.flag("qk_normalization", default=True):
+    if config.flag("qk_normalization", "use_qk_norm", default=True):
         for role in ("attn_q_norm", "attn_k_norm"):
             t.norm(role, hidden, role, bias=False, count=n)
     return hidden
@@ -341,3 +342,22 @@ def muse_glimmer(t: Tower, config: Config) -> int:
     t.module += "layers.0."
     t.layers(hidden, config.whole("intermediate_size", default=8960))
     return hidden
+
+
+@tower("step3p5_vision", "perception_encoder")
+def step3(t: Tower, config: Config) -> int:
+    """Step 3.7: learned positions, a scale after each half of a block, convolutions that join four times four patches."""
+    hidden = config.whole("width", "hidden_size", default=1536)
+    ffn = int(hidden * config.number("mlp_ratio", default=8960 / 1536))
+    base, n = t.module, config.whole("layers", "num_hidden_layers", default=47, high=4096)
+    t.blocks = n
+    t.linear("patch_embd", pixels(config, 14), hidden, "embeddings.patch_embedding", bias=False)
+    t.add("position_embd", (hidden, grid(config, 728, 14)), "embeddings.position_embedding")
+    t.norm("pre_ln", hidden, "pre_layernorm")
+    t.linear("downsample0_conv", 9 * hidden, 2 * hidden, "downsampler.0")
+    t.linear("downsample1_conv", 9 * 2 * hidden, 4 * hidden, "downsampler.1")
+    t.module = base + "encoder.layers.0."
+    t.layers(hidden, ffn)
+    for role in ("ls1", "ls2"):
+        t.add(f"{role}.scale", (hidden,), role, count=n)
+    return 4 * hidden

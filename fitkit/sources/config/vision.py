@@ -125,12 +125,20 @@ def read_tower(build: Build, config: Config, module: str, default: str = "") -> 
     return reader(Tower(build=build, module=module, blocks=blocks), config)
 
 
+def side(config: Config, key: str, default: int) -> int:
+    """A side's length, also where the file gives a [height, width] of two equal ones."""
+    said = config.raw(key)
+    if isinstance(said, list | tuple) and len(said) == 2 and said[0] == said[1]:
+        said = said[0]
+    return Config({} if said is None else {key: said}, config.place).whole(key, default=default)
+
+
 def grid(config: Config, image: int, patch: int) -> int:
     """Patches of one square picture."""
-    return (config.whole("image_size", default=image) // config.whole("patch_size", default=patch)) ** 2
+    return (side(config, "image_size", image) // side(config, "patch_size", patch)) ** 2
 
 
 def pixels(config: Config, patch: int) -> int:
     """Values of one patch: channels x side x side."""
     channels = config.whole("num_channels", "in_channels", "in_chans", default=3)
-    return channels * config.whole("patch_size", default=patch) ** 2
+    return channels * side(config, "patch_size", patch) ** 2

@@ -39,7 +39,8 @@ def sparse_layers(config: Config, n: int) -> tuple[tuple[int, ...], tuple[int, .
 def qwen_sparse(config: Config, n: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Qwen's way to say it: every decoder_sparse_step-th layer, except mlp_only_layers."""
     step = config.whole("decoder_sparse_step", default=1)
-    only = set(config.entries("mlp_only_layers", default=()))
+    listed = config.entries("mlp_only_layers", default=())
+    only = set(Config({"mlp_only_layers": listed}, config.place).wholes("mlp_only_layers", count=len(listed)))
     sparse = tuple(i for i in range(n) if i not in only and (i + 1) % step == 0)
     return tuple(i for i in range(n) if i not in set(sparse)), sparse
 

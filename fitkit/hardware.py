@@ -31,7 +31,9 @@ class Gpu:
     nominal_bytes: int
     driver_bytes: int = 0
     torch_bytes: int = 0
-    usable_bytes: int = 0  # set where the system itself limits the GPU (Apple: what every macOS lets it use; AMD APU: its share)
+    usable_bytes: int = (
+        0  # set where the system itself limits the GPU (Apple: what every macOS lets it use; AMD APU: its share)
+    )
     usable_high_bytes: int = 0  # what the newest macOS lets it use, where versions differ
     backend: Backend = "cuda"
     compute_arch: str = ""  # sm_90, gfx1100, ...

@@ -161,12 +161,29 @@ def test_header_sizes_say_how_they_are_known() -> None:
         assert 200_000 <= int(row["gguf_header_bytes"]) <= 20_000_000, row["name"]
 
 
-def test_known_files_fit_their_models() -> None:
-    for row in facts.rows("files"):
-        model = facts.get("models", row["model"], "model")
-        bits = int(row["bytes"]) * 8 / int(model["params"])
-        assert row["measure"] in ("file", "tensors")
-        assert 2 <= bits <= 17, row
+FILES = facts.rows("files")
+
+
+@pytest.mark.parametrize("row", FILES, ids=[f"{row['model']} {row['quant']} {row['bytes']}" for row in FILES])
+def test_known_files(row: facts.Row) -> None:
+    from fitkit.rules.llamacpp.ggml_types import IMATRIX, weights_bytes
+    from fitkit.sources.config import model_from_config
+
+    known = facts.get("models", row["model"], "model")
+    assert row["measure"] in ("file", "tensors")
+    assert 2 <= int(row["bytes"]) * 8 / int(known["params"]) <= 17
+    if row["mix"] not in ("llama.cpp", "llama.cpp+imatrix"):
+        return  # another mix, which the row names
+    config = shape.decode(known["shape"])
+    if row["vocab"]:  # a fine-tune with tokens of its own
+        config["vocab_size"] = int(row["vocab"])
+    header = int(known["gguf_header_bytes"]) if row["measure"] == "file" else 0
+    tensors = weights_bytes(model_from_config(config), row["quant"] + (IMATRIX if "imatrix" in row["mix"] else ""))
+    assert int(row["bytes"]) - header == pytest.approx(tensors, abs=0.1 * header + 32)
+
+
+def test_most_files_are_of_llama_cpps_own_mixes() -> None:
+    assert sum(row["mix"].startswith("llama.cpp") for row in FILES) >= 0.6 * len(FILES)
 
 
 # ---- the notation of shapes ---------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "quants": ("name", "aliases", "kind", "engines", "block_size", "block_bytes", "bits", "bytes_per_param", "checked"),
     "kv_dtypes": ("name", "aliases", "engines", "block_size", "block_bytes", "head_bytes", "checked"),
     "models": ("name", "repo", "aliases", "family", "params", "layer_kinds", "shape", "downloads", "checked"),
-    "files": ("model", "repo", "quant", "bytes", "measure", "checked"),
+    "files": ("model", "vocab", "repo", "quant", "bytes", "measure", "mix", "checked"),
 }  # fmt: skip
 
 _WHOLE = re.compile(r"(.*_)?(bytes|mib|params|layers|context|vocab|downloads|count|devices|agree|block_size|mixes)")

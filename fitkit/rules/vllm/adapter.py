@@ -107,7 +107,8 @@ class VLLMRules:
         if blocks is None:
             return np.ones_like(context)
         starts = need + _null(ready) <= blocks
-        return np.where(starts, blocks // np.maximum(need, 1), 0) * ready.settings.data_parallel_size
+        most: IntArray = np.where(starts, blocks // np.maximum(need, 1), 0) * ready.settings.data_parallel_size
+        return most
 
 
 def request_blocks(ready: Prepared, context: IntArray) -> IntArray:

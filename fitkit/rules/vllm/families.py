@@ -13,6 +13,30 @@ from fitkit.rules.vllm.settings import VLLMSettings
 # says it in its config (use_bidirectional_attention), which its family function keeps as extra "image_prefix".
 IMAGE_PREFIX = frozenset({"bagel", "gemma3", "molmo2", "moondream3", "paligemma"})
 
+# The model types vLLM treats as MLA, and the multimodal ones around them. Source: vLLM 0.33.0 is_deepseek_mla.
+MLA = frozenset(
+    [
+        "axk1",
+        "deepseek_v2",
+        "deepseek_v3",
+        "deepseek_v32",
+        "deepseek_v4",
+        "dots3_note",
+        "glm_moe_dsa",
+        "glm4_moe_lite",
+        "kimi_k2",
+        "kimi_linear",
+        "longcat_flash",
+        "pangu_ultra_moe",
+        "bailing_hybrid",
+        "hy_v4",
+        "kimi_k25",
+        "kimi_k3",
+        "kimi_vl",
+        "deepseek_vl_v2",
+    ]
+)
+
 # Delta-attention layers whose prefill kernel stores a checkpoint in the middle of a prefill: token alignment of it.
 # Source: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py (FlashKDA); Kimi-Linear's own layer has none.
 KDA_CHECKPOINT = {"kimi_k3": 16}
@@ -71,7 +95,12 @@ NORM_ON_EVERY_STAGE = frozenset({"gemma3", "gemma3_text"})
 PLAIN_ENCODERS = frozenset({"kimi_k25", "kimi_k3"})
 
 # Layers that read another layer's cache have no K and V projections of their own (elsewhere vLLM builds them).
-NO_KV_WHERE_SHARED = frozenset({"gemma4", "gemma4_text"})
+NO_KV_WHERE_SHARED = frozenset({"gemma3n", "gemma3n_text", "gemma4", "gemma4_text"})
+# Norms of q and k over all heads that are cut with them; elsewhere each rank has them whole.
+# Source: vLLM 0.33.0 models/minimax_m2.py, commandr.py.
+CUT_QK_NORMS = frozenset({"cohere", "cohere2", "minimax_m2"})
+# Routers vLLM keeps in 16 bits though the file has 32. Source: vLLM 0.33.0 models/exaone_moe.py.
+ROUTER_IN_16_BITS = frozenset({"exaone_moe"})
 PADDED_KDA = frozenset({"kimi_k3"})
 
 # gpt-oss' MXFP4 experts are padded for their kernel: (width of a rank's expert, hidden size) to multiples of, by
@@ -112,6 +141,11 @@ def encoder_is_whole(model: Model, tensor_parallel: int) -> bool:
     """Whether each rank holds the whole encoder: where the tower falls back because its heads cannot be cut (Kimi's MoonViT)."""
     heads = model.get("encoder_heads", 0)
     return bool(heads) and heads % tensor_parallel > 0
+
+
+def router_in_32_bits(model: Model) -> bool:
+    """Whether the routers' weights are float32."""
+    return model.get("router_dtype") == "F32" and model.family not in ROUTER_IN_16_BITS
 
 
 def expert_padding(model: Model, device: Device) -> tuple[int, int] | None:

@@ -99,6 +99,11 @@ class _Builder:
         self.kinds = {cache.kind for cache in model.caches()}
         self.packed = "compressed" in self.kinds
         self.sparse = "indexer" in self.kinds and "latent" in self.kinds
+        if "latent" in self.kinds and model.family not in families.MLA:
+            raise UnsupportedModel(
+                f"{model.name}: vLLM treats only certain model types as MLA, and {model.family} is none of them; how it keeps "
+                "these latents was not looked at."
+            )
         self.refusal = ""
         self.kernels: dict[Cache, Kernel] = {}
         self.caching = families.prefix_caching(settings, model)

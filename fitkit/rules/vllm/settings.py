@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 from fitkit.errors import BadInput, UnknownName, short
@@ -122,6 +123,7 @@ class VLLMSettings:
 DTYPES = {"auto": "", "half": "F16", "float16": "F16", "bfloat16": "BF16", "float": "F32", "float32": "F32"}
 
 
+@lru_cache(maxsize=64)
 def release_of(version: str) -> Release:
     """Major, minor and patch of "0.33" or "v0.20.2rc1"; BadInput where it is no version from 0.10 on."""
     parts = str(version).removeprefix("v").split("+")[0].split(".")

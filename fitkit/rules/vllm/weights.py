@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from fitkit.errors import FitError, UnsupportedModel
 from fitkit.model import Model, Tensor
@@ -19,30 +18,113 @@ from fitkit.rules.vllm.pages import local_heads
 from fitkit.rules.vllm.pipeline import stages
 from fitkit.rules.vllm.settings import DTYPES, VLLMSettings
 
-Cut = Literal[
-    "vocab", "column", "row", "kv", "qkv", "expert_column", "expert_row", "replicated", "ssm_in", "conv", "heads"
-]
-
 VOCAB_PAD = 64  # rows of the embedding and the head are padded to a multiple of this
 
 # How tensor parallelism cuts a role: column splits the outputs, row the inputs (its bias stays whole), kv the KV heads as
 # long as there are as many as ranks, heads a vector along heads or channels. What is not here is on every rank.
-CUTS: dict[str, Cut] = {
-    "token_embd": "vocab", "output": "vocab", "per_layer_token_embd": "vocab",
-    "attn_q": "column", "attn_k": "kv", "attn_v": "kv", "attn_qkv": "qkv", "attn_gate": "column",
-    "attn_output": "row", "attn_q_b": "column", "attn_kv_b": "column", "attn_sinks": "heads",
-    "ffn_gate": "column", "ffn_up": "column", "ffn_down": "row",
-    "ffn_gate_shexp": "column", "ffn_up_shexp": "column", "ffn_down_shexp": "row",
-    "ffn_gate_exps": "expert_column", "ffn_up_exps": "expert_column", "ffn_down_exps": "expert_row",
-    "ssm_in": "ssm_in", "ssm_conv1d": "conv", "ssm_out": "row", "ssm_a": "heads", "ssm_d": "heads", "ssm_dt": "column",
-    "ssm_x": "row", "ssm_ba": "column", "ssm_alpha": "column", "ssm_beta": "column", "ssm_f_b": "column",
-    "ssm_g": "column", "ssm_g_b": "column",
-    "ssm_conv1d_q": "column", "ssm_conv1d_k": "column", "ssm_conv1d_v": "column",
-    "attn_output_a": "column", "attn_output_b": "row", "per_layer_model_proj": "column",
-    "shortconv.in_proj": "column", "shortconv.out_proj": "row", "shortconv.conv": "column",
-}  # fmt: skip
-
-
+CUTS: dict[str, str] = {
+    role: cut
+    for cut, roles in (
+        ("vocab", "token_embd output per_layer_token_embd"),
+        ("kv", "attn_k attn_v"),
+        ("qkv", "attn_qkv"),
+        ("column", "attn_q attn_gate attn_q_b attn_kv_b attn_output_a ffn_gate ffn_up ffn_gate_shexp ffn_up_shexp"),
+        ("row", "attn_output attn_output_b ffn_down ffn_down_shexp ssm_out ssm_x shortconv.out_proj laurel_r"),
+        (
+            "column",
+            "ssm_dt ssm_ba ssm_alpha ssm_beta ssm_f ssm_f_b ssm_g ssm_g_b ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v",
+        ),
+        ("column", "shortconv.in_proj shortconv.conv per_layer_model_proj laurel_l altup_proj altup_unembd_proj"),
+        ("heads", "attn_sinks ssm_a ssm_d"),
+        ("ssm_in", "ssm_in"),
+        ("conv", "ssm_conv1d"),
+    )
+    for role in roles.split()
+}
+# On every rank whole: norms (but see NORM_CUTS), routers, latents, indexers and small vectors.
+WHOLE = frozenset(
+    [
+        "output_norm",
+        "token_embd_norm",
+        "token_types_embd",
+        "position_embd",
+        "attn_norm",
+        "attn_norm_2",
+        "attn_q_norm",
+        "attn_k_norm",
+        "attn_q_a",
+        "attn_q_a_norm",
+        "attn_kv_a_mqa",
+        "attn_kv_a_norm",
+        "attn_kv",
+        "attn_output_norm",
+        "layer_output_norm",
+        "post_attention_norm",
+        "attn_res_norm",
+        "attn_res_score",
+        "ffn_res_norm",
+        "ffn_res_score",
+        "output_res_norm",
+        "output_res_score",
+        "ffn_norm",
+        "post_ffw_norm",
+        "post_ffw_norm_1",
+        "post_ffw_norm_2",
+        "pre_ffw_norm_2",
+        "post_norm",
+        "layer_output_scale",
+        "ffn_gate_inp",
+        "ffn_gate_inp.scale",
+        "ffn_gate_inp_shexp",
+        "ffn_down_exps.scale",
+        "exp_probs_b",
+        "ffn_gate_tid2eid",
+        "ffn_latent_down",
+        "ffn_latent_up",
+        "ffn_routed_down",
+        "ffn_routed_norm",
+        "ffn_routed_up",
+        "indexer.attn_k",
+        "indexer.attn_q_b",
+        "indexer.k_norm",
+        "indexer.k_proj",
+        "indexer.proj",
+        "indexer.q_norm",
+        "indexer.q_proj",
+        "attn_compressor_ape",
+        "attn_compressor_gate",
+        "attn_compressor_kv",
+        "attn_compressor_norm",
+        "indexer_compressor_ape",
+        "indexer_compressor_gate",
+        "indexer_compressor_kv",
+        "indexer_compressor_norm",
+        "hc_attn_base",
+        "hc_attn_fn",
+        "hc_attn_scale",
+        "hc_ffn_base",
+        "hc_ffn_fn",
+        "hc_ffn_scale",
+        "output_hc_base",
+        "output_hc_fn",
+        "output_hc_scale",
+        "per_layer_proj_norm",
+        "inp_gate",
+        "proj",
+        "laurel_post_norm",
+        "altup_correct_coef",
+        "altup_correct_scale",
+        "altup_predict_coef",
+        "altup_router",
+        "altup_router_norm",
+        "ssm_norm",
+        "ssm_b_norm",
+        "ssm_c_norm",
+        "ssm_dt_norm",
+        "ssm_f_a",
+        "ssm_g_a",
+    ]
+)
 # Not parameters in vLLM's modules.
 BUFFERS = frozenset({"layer_output_scale"})
 # Linear layers whose module vLLM builds without any quantization method, whatever the checkpoint says.
@@ -162,7 +244,7 @@ class Cutter:
             if role.endswith("_exps"):
                 form = whole_groups(form, self._expert_width_of(tensor), self.model.name)
             return loaded_bytes(role, shape, form) + fused_scalars(role, form)
-        if role == "ffn_gate_inp" and self.model.get("router_dtype") == "F32":
+        if role == "altup_correct_scale" or (role == "ffn_gate_inp" and families.router_in_32_bits(self.model)):
             return math.prod(shape) * 4
         return math.prod(shape) * {"F32": 4, "I32": 4, "I64": 8, "BF16": 2, "F16": 2}.get(tensor.dtype, self.element)
 
@@ -205,7 +287,7 @@ class Cutter:
         role, bias = tensor.role.removesuffix(".bias"), tensor.role.endswith(".bias")
         if tensor.part:
             return self._part_shape(tensor)
-        cut = tensor.shard or CUTS.get(role, "replicated")
+        cut = self._cut(tensor, role)
         shape, tp = tensor.shape, self.ranks.tp
         if role.endswith("_exps"):
             return self._expert_shape(tensor, bias)
@@ -220,6 +302,8 @@ class Cutter:
             return (*shape[:-1], padded // tp)
         if cut == "row":
             return shape if bias else (self._split(tensor, shape[0]), *shape[1:])
+        if len(shape) == 3:  # stacked equal matrices
+            return (shape[0], self._split(tensor, shape[1]), shape[2])
         if cut == "kv":
             return (*shape[:-1], self._kv(tensor))
         if cut == "qkv":
@@ -227,6 +311,17 @@ class Cutter:
         if cut in ("ssm_in", "conv"):
             return (*shape[:-1], self._with_groups(tensor))
         return (*shape[:-1], self._split(tensor, shape[-1]))
+
+    def _cut(self, tensor: Tensor, role: str) -> str:
+        """How the role is cut; a role nobody looked at is refused where it would matter."""
+        if role in ("attn_q_norm", "attn_k_norm") and self.model.family in families.CUT_QK_NORMS:
+            return "kv" if role == "attn_k_norm" else "heads"
+        cut = tensor.shard or CUTS.get(role, "")
+        if not cut and role not in WHOLE and self.ranks.tp > 1 and not role.endswith("_exps"):
+            raise UnsupportedModel(
+                f"{self.model.name}: how vLLM's tensor parallelism cuts {tensor.role} is not known; one rank is modelled."
+            )
+        return cut or "replicated"
 
     def _split(self, tensor: Tensor, size: int) -> int:
         if size % self.ranks.tp:

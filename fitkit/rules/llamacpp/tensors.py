@@ -19,11 +19,11 @@ from fitkit.rules.llamacpp.keys import keys_of
 Rewrite = Callable[[Model, list[Tensor]], list[Tensor]]
 REWRITES: dict[str, list[Rewrite]] = {}
 
-# The converters that write the multi-token-prediction blocks behind the last one; the others leave them out. Qwen3-Next's and
-# Qwen3.5's write them since mid-2026 as well, but the files people published are without.
+# The converters that write the multi-token-prediction blocks behind the last one; the others leave them out. Files of Qwen3.5
+# and its kin from before mid-2026 are without; loaded they are the same, for nobody loads these blocks by default.
 KEEPS_MTP = frozenset(
     ("bailingmoe2", "bailingmoe3", "cohere2moe", "deepseek32", "exaone4", "exaone-moe", "glm-dsa", "glm4moe", "hy_v3", "mimo2",
-     "nemotron_h_moe", "step35")
+     "nemotron_h_moe", "qwen3next", "qwen35", "qwen35moe", "step35")
 )  # fmt: skip
 # Matrices that stay in 32 bits, besides norms, vectors and whatever is not called .weight.
 _F32 = (
@@ -52,9 +52,13 @@ def as_gguf(model: Model) -> Model:
     (block_count, attention.head_count_kv, ...); the layers keep what llama.cpp keeps. Parts that go into another file (vision,
     sound, projectors) are gone. Raises UnsupportedModel where llama.cpp has no such architecture, or its caches are not modelled.
     """
-    if model.get("block_count") is not None and model.basis == "estimate":
+    if model.get("block_count") is not None:
         return model
     arch = model.gguf_architecture
+    if arch == "granitehybrid" and not any(cache.kind == "state" for cache in model.caches()):
+        return as_gguf(
+            model.with_(gguf_architecture="granitemoe" if model.experts else "granite")
+        )  # nothing hybrid in it
     if arch not in ARCHITECTURES:
         said = f"architecture {short(arch)} is not modelled" if arch else "llama.cpp has no architecture for it"
         raise UnsupportedModel(f"{model.name} ({model.family}): {said}, so it has no GGUF here.")

@@ -168,7 +168,7 @@ def llama4(config: Config) -> Shape:
     if not rotary:
         step = config.whole("no_rope_layer_interval", default=4)
         rotary = [int((i + 1) % step != 0) for i in range(n)]
-    flags = Config({"no_rope_layers": list(rotary)}, config.place).wholes("no_rope_layers", count=n, high=1)
+    flags = Config({"no_rope_layers": rotary}, config.place).wholes("no_rope_layers", count=n, high=1)
     kinds = layer_kinds(config, n, ["chunked" if flag else "full" for flag in flags], ("full", "chunked"))
     chunk = config.whole("attention_chunk_size", default=8192, low=0)
     step = config.whole("interleave_moe_layer_step", default=1, low=0)

@@ -78,9 +78,12 @@ class Ask:
         if way.gpus == 0:
             return int(machine.ram_bytes * getattr(self.counted, "ram_share", 0.9))
         usable = self.counted.usable_bytes(self.job(way.gpus, machine.gpu, way.nodes))
-        if self.rules == "engine" and self.engine != "llama.cpp":
-            return usable  # vLLM's share is of the whole card; what others hold has to fit in the rest
-        return max(0, usable - machine.taken_bytes)
+        return max(0, usable - machine.taken_bytes) if self.takes_used_memory else usable
+
+    @property
+    def takes_used_memory(self) -> bool:
+        """Whether what others hold is missing to the work; vLLM's share is of the whole card, and they have to fit in the rest."""
+        return self.rules != "engine" or self.engine == "llama.cpp"
 
     def reserved(self, machine: Machine, way: Layout) -> int:
         """What the engine grabs of one card whatever the work [bytes]."""

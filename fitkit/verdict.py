@@ -20,7 +20,7 @@ from fitkit.layouts import layouts, more
 from fitkit.rules import Allocation, IntArray, Job
 from fitkit.rules.sizes import checkpoint_bytes, gguf_bytes
 from fitkit.terms import by_name, term_columns
-from fitkit.units import GB
+from fitkit.units import GB, show_gib
 
 # The order in which terms fill a card: the first that no longer fits is what limits.
 _FIRST, _LAST = ("weights", "projector", "runtime", "compute", "output"), ("split", "state", "kv_cache")
@@ -149,6 +149,8 @@ def _decide(verdict: Verdict) -> None:
     given = verdict.asked_parallel > 0
     tries[given] = verdict.asked_parallel[given][:, None]
     rows = _start(verdict)
+    _refuse_taken(verdict)
+    rows = rows[[not verdict.refused[row] for row in rows.tolist()]]
     if rows.size:
         rows = _try_ways(verdict, tries, rows)
     if rows.size:
@@ -170,6 +172,24 @@ def _start(verdict: Verdict) -> IntArray:
     return rows
 
 
+def _refuse_taken(verdict: Verdict) -> None:
+    """An engine that takes a share of the whole card (vLLM) does not start where others hold more than the rest."""
+    ask = verdict.ask
+    if ask.refusal or ask.takes_used_memory:
+        return
+    for place, one in enumerate(verdict.machines):
+        if not one.taken_bytes or one.gpu is None or not one.count:
+            continue
+        share, free = ask.reserved(one, Layout(1)), one.gpu.seen_bytes - one.taken_bytes
+        if share > free:
+            sentence = (
+                f"vLLM asks for {show_gib(share)} of each {one.gpu.name} and finds {show_gib(max(0, free))} free, as others hold "
+                f"{show_gib(one.taken_bytes)}: lower gpu_memory_utilization to {int(100 * free / one.gpu.seen_bytes) / 100:g}."
+            )
+            for row in np.flatnonzero(verdict.machine == place).tolist():
+                verdict.refused[row] = verdict.refused[row] or sentence
+
+
 def _offered(verdict: Verdict, ways_of: Any) -> Iterator[tuple[Layout, np.ndarray]]:
     """Every way any machine offers, fewest GPUs first, with the machines that offer it."""
     offers: dict[Layout, list[int]] = {}
@@ -189,11 +209,13 @@ def _try_ways(verdict: Verdict, tries: IntArray, rows: IntArray) -> IntArray:
     last: dict[int, Tried] = {}  # of each machine
     sentences: dict[int, str] = {}
     for way, has in _offered(verdict, lambda one: layouts(ask, one, verdict.gpus)):
-        sentence = ask.counted.check(ask.job(way.gpus, gpu_of(verdict, way), way.nodes))
         here = rows[has[verdict.machine[rows]]]
+        if not here.size:
+            continue
+        sentence = ask.counted.check(ask.job(way.gpus, gpu_of(verdict, way), way.nodes))
         if sentence:
             sentences |= dict.fromkeys(np.flatnonzero(has).tolist(), sentence)
-        elif here.size:
+        else:
             tried = Tried(verdict, way, tries)
             last |= dict.fromkeys(np.flatnonzero(has).tolist(), tried)
             done = _keep(tried, here)

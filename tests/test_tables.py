@@ -1,0 +1,194 @@
+"""The frames' contract: columns, dtypes, axes, what a verdict says."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fitkit as fk
+from fitkit.frames import DEMAND_COLUMNS, FIT_COLUMNS
+
+DEMAND = [
+    "model",
+    "engine",
+    "rules",
+    "quant",
+    "context",
+    "parallel",
+    "kv_dtype",
+    "gpus",
+    "weights_bytes",
+    "kv_bytes",
+    "overhead_bytes",
+    "total_bytes",
+    "per_gpu_bytes",
+    "basis",
+]
+FIT = [
+    "machine",
+    "gpu",
+    "fits",
+    "badge",
+    "fit_gpus",
+    "fit_parallel",
+    "max_parallel",
+    "max_context",
+    "need_per_gpu_bytes",
+    "usable_per_gpu_bytes",
+    "free_per_gpu_bytes",
+    "reserved_per_gpu_bytes",
+    "limited_by",
+    "reason",
+]
+TEXTS = {"model", "engine", "rules", "quant", "kv_dtype", "basis", "machine", "gpu", "badge", "limited_by", "reason", "note", "line"}  # fmt: skip
+
+
+def test_columns_and_dtypes_are_fixed() -> None:
+    demand = fk.demand("llama-3.1-8b", "BF16", engine="vllm", rules="budget")
+    fit = fk.fit("llama-3.1-8b", "RTX 4090", "BF16", engine="vllm", rules="budget")
+    assert list(demand.columns[: len(DEMAND)]) == DEMAND
+    assert list(fit.columns[: len(DEMAND) + len(FIT)]) == DEMAND + FIT
+    assert tuple(demand.columns) == DEMAND_COLUMNS
+    assert tuple(fit.columns) == FIT_COLUMNS
+    for table in (demand, fit):
+        for column, dtype in table.dtypes.items():
+            assert str(dtype) == ("str" if column in TEXTS else "bool" if column == "fits" else "Int64"), column
+
+
+@pytest.mark.parametrize(
+    ("rules", "engine", "quant"),
+    [
+        ("library", "llama.cpp", "Q4_K_M"),
+        ("library", "vllm", "FP8"),
+        ("budget", "vllm", "AWQ"),
+        ("shard", "sglang", "FP8"),
+    ],
+)
+def test_named_terms_sum_and_parts_are_parts(rules: str, engine: str, quant: str) -> None:
+    table = fk.demand(
+        ["llama-3.1-8b", "gemma-3-27b-it"], quant, [512, 8192], [1, 3], gpus=[1, 2], engine=engine, rules=rules
+    )
+    assert (table.weights_bytes + table.kv_bytes + table.overhead_bytes == table.total_bytes).all()
+    assert (table.runtime_bytes <= table.overhead_bytes).all()
+    assert (table.per_gpu_low_bytes <= table.per_gpu_bytes).all()
+    assert (table.per_gpu_bytes <= table.per_gpu_high_bytes).all()
+    assert (table.per_gpu_bytes * table.gpus >= table.total_bytes).all()
+
+
+def test_every_axis_takes_scalars_and_lists() -> None:
+    table = fk.demand(
+        ["llama-3.1-8b", "qwen3-8b"], ["BF16", "FP8"], range(1024, 4096, 1024), np.array([1, 2]), ("auto", "fp8"),
+        engine="vllm", rules=["budget", "library"], gpus=pd.Series([1, 2]),
+    )  # fmt: skip
+    assert len(table) == 2 * 2 * 3 * 2 * 2 * 2 * 2
+    axes = ["model", "engine", "rules", "quant", "context", "parallel", "kv_dtype", "gpus"]
+    assert not table.duplicated(axes).any()
+    assert len(fk.demand("llama-3.1-8b", "BF16", engine="vllm", rules="budget")) == 1
+
+
+def test_none_means_the_default() -> None:
+    llama = fk.demand("llama-3.1-8b", rules="library").iloc[0]
+    assert (llama.quant, llama.kv_dtype, llama.parallel, llama.gpus, llama.context) == ("Q4_K_M", "f16", 1, 1, 8192)
+    own = fk.demand("gpt-oss-20b", engine="vllm", rules="library").iloc[0]
+    assert (own.quant, own.kv_dtype) == ("MXFP4", "auto")
+
+
+def test_asked_is_told_apart_from_fitted() -> None:
+    fitted = fk.fit("llama-3.1-8b", "8x RTX 4090", "Q4_K_M", rules="library").iloc[0]
+    assert pd.isna(fitted.parallel)
+    assert pd.isna(fitted.gpus)
+    assert (fitted.fit_parallel, fitted.fit_gpus) == (4, 1)
+    asked = fk.fit("llama-3.1-8b", "8x RTX 4090", "Q4_K_M", rules="library", parallel=2, gpus=2).iloc[0]
+    assert (asked.parallel, asked.gpus, asked.fit_parallel, asked.fit_gpus) == (2, 2, 2, 2)
+
+
+def test_a_no_stands_at_the_most_gpus_and_fewest_requests() -> None:
+    row = fk.fit("llama-3.1-70b", "2x RTX 3060", "Q4_K_M", rules="library").iloc[0]
+    assert (row.fits, row.fit_gpus, row.fit_parallel) == (False, 2, 1)
+    assert row.free_per_gpu_bytes == row.usable_per_gpu_bytes - row.need_per_gpu_bytes < 0
+    assert row.limited_by == "weights"
+    assert row.max_parallel == 0
+
+
+def test_more_gpus_asked_than_there_are() -> None:
+    row = fk.fit("llama-3.1-8b", "2x RTX 4090", "Q4_K_M", rules="library", gpus=4).iloc[0]
+    assert (row.fits, row.limited_by, row.line) == (False, "gpus", "needs 4 GPUs, has 2")
+
+
+def test_reserved_is_what_vllm_grabs() -> None:
+    row = fk.fit("llama-3.1-8b", "RTX 4090", engine="vllm", rules=fk.Budget(gpu_memory_utilization=0.8)).iloc[0]
+    assert row.reserved_per_gpu_bytes == int(0.8 * 24 * 2**30)
+    assert fk.fit("llama-3.1-8b", "RTX 4090", rules="library").reserved_per_gpu_bytes[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("rules", "engine", "machine"),
+    [("library", "llama.cpp", "2x RTX 4090"), ("library", "vllm", "RTX 4090"), ("budget", "vllm", "RTX 4090"), ("shard", "vllm", "RTX 4090")],
+)  # fmt: skip
+def test_the_most_is_exactly_the_most(rules: str, engine: str, machine: str) -> None:
+    """One more request, or one more token, no longer fits."""
+    asked: Any = {"quants": "Q8_0" if engine == "llama.cpp" else "BF16", "engine": engine, "rules": rules}
+    row = fk.fit("llama-3.1-8b", machine, parallel=3, contexts=4000, gpus=1, **asked).iloc[0]
+    most, longest = int(row.max_parallel), int(row.max_context)
+    assert 0 < longest < 131_072
+    both = fk.fit("llama-3.1-8b", machine, parallel=[most, most + 1], contexts=4000, gpus=1, **asked)
+    assert list(both.fits) == [True, False]
+    both = fk.fit("llama-3.1-8b", machine, parallel=3, contexts=[longest, longest + 1], gpus=1, **asked)
+    assert list(both.fits) == [True, False]
+
+
+def test_machines_of_every_kind_at_once_are_judged_as_one_by_one() -> None:
+    lines = [
+        "8x H100",
+        "RTX 4090",
+        fk.machine("CPU", ram_gb=64),
+        "M4 Max 128GB",
+        "8x H100",
+        fk.machine("RTX 4090", taken_gib=5),
+    ]
+    asked: Any = {"quants": ["Q4_K_M", "Q8_0"], "contexts": [2048, 65536], "parallel": None, "rules": "library"}
+    together = fk.fit(["llama-3.1-8b", "llama-3.1-70b"], lines, **asked)
+    apart = pd.concat([fk.fit(m, one, **asked) for m in ("llama-3.1-8b", "llama-3.1-70b") for one in lines])
+    keys = ["model", "quant", "context", "machine", "usable_per_gpu_bytes"]
+    apart = apart.drop_duplicates(keys)
+    merged = together.merge(apart, on=keys, suffixes=("", "_alone"))
+    assert len(merged) == len(together)
+    for column in ("fits", "badge", "reason", "total_bytes", "max_parallel", "max_context"):
+        left, right = merged[column].fillna(-1), merged[f"{column}_alone"].fillna(-1)
+        assert (left == right).all(), column
+    assert list(together.machine[:12:2]) == [fk.machine(one).name for one in lines]
+
+
+def test_an_impossible_row_of_a_grid() -> None:
+    table = fk.fit("llama-3.1-8b", "RTX 4090", ["Q4_K_M", "FP8"], contexts=[8192, 200_000], rules="library")
+    assert list(table.fits) == [True, False, False, False]
+    assert list(table.limited_by) == ["", "engine", "engine", "engine"]
+    assert table.reason[1] == "A context of 200,000 tokens is more than the 131,072 that llama-3.1-8b was made for."
+    assert "FP8 is no GGUF file type" in table.reason[2]
+    assert pd.isna(table.total_bytes[2])
+    demand = fk.demand("llama-3.1-8b", ["Q4_K_M", "FP8"], contexts=[8192, 200_000], rules="library")
+    assert list(demand.total_bytes.isna()) == [False, True, True, True]
+
+
+def test_the_default_context_is_the_models_own_where_shorter() -> None:
+    assert fk.demand("phi-2", "BF16", engine="vllm", rules="budget").context[0] == 2048
+
+
+def test_ram_only_machine() -> None:
+    machine = fk.machine("CPU", ram_gb=64)
+    row = fk.fit("llama-3.1-8b", machine, "Q4_K_M", rules="library").iloc[0]
+    assert (row.fits, row.fit_gpus, row.badge) == (True, 0, "CPU only")
+    vllm = fk.fit(["llama-3.1-8b", "qwen3-8b"], machine, "BF16", engine="vllm", rules="library")
+    assert list(vllm.reason) == ["vLLM always needs a GPU."] * 2
+
+
+def test_rows_carry_their_question() -> None:
+    own = fk.load("llama-3.1-8b").with_(name="mine")
+    table = fk.fit(own, "RTX 4090", "Q4_K_M", rules="library")
+    for row in (table.iloc[0], table, next(table.itertuples()), table.iloc[0].to_dict()):
+        assert fk.explain(row).bytes.sum() == table.total_bytes[0]
+    copy = table.copy()
+    assert fk.explain(copy.iloc[0]).bytes.sum() == table.total_bytes[0]

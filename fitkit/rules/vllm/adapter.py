@@ -130,7 +130,8 @@ def pool_blocks(ready: Prepared, context: IntArray, parallel: IntArray) -> IntAr
     """Blocks that hold `parallel` requests of full length; the start-up check wants the null block beside the first."""
     need = request_blocks(ready, context)
     each = -(-parallel // ready.settings.data_parallel_size)
-    return np.maximum(need * each, need + _null(ready))
+    blocks: IntArray = np.maximum(need * each, need + _null(ready))
+    return blocks
 
 
 def _null(ready: Prepared) -> int:

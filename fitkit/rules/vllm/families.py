@@ -84,11 +84,42 @@ def prefix_caching(settings: VLLMSettings, model: Model) -> bool:
 
 # ---- weights -----------------------------------------------------------------------------------------------------------
 
-# Families whose every pipeline stage builds the token table, and those whose every stage builds the head too.
-# Source: parameter bytes by stage of vLLM 0.33.0's modules.
-TABLE_ON_EVERY_STAGE = frozenset({"gemma3", "gemma3_text", "gpt_oss", "qwen3_next"})
-HEAD_ON_EVERY_STAGE = frozenset({"gpt_oss", "qwen3_next"})
-NORM_ON_EVERY_STAGE = frozenset({"gemma3", "gemma3_text"})
+# Families whose model class builds the token table, the head or the final norm on every pipeline stage; the others build
+# the table on the first and head and norm on the last. Source: vLLM 0.33.0's model classes; Gemma 3, Qwen3-Next, Llama and
+# Kimi-Linear by the parameter bytes of their stages.
+ON_EVERY_STAGE: dict[str, frozenset[str]] = {
+    role: frozenset(names.split())
+    for role, names in (
+        (
+            "token_embd",
+            """
+            alice_ai bloom chatglm cohere cohere2 cohere2_moe dbrx falcon gemma gemma2 gemma3 gemma3_text gemma3n
+            gemma3n_text gemma4 gemma4_text gpt2 gptj gpt_oss granitemoe granitemoehybrid granitemoeshared hy_v3
+            iquestloopcoder jamba lfm2 lfm2_moe lfm2_vl mamba mamba2 minicpm mixtral muse_glimmer nemotron_h olmo_hybrid
+            olmoe opt orion phimoe plamo3 qwen2_moe qwen3_5 qwen3_5_moe qwen3_5_text qwen3_5_moe_text qwen3_moe qwen3_next
+            qwen3_vl_moe stablelm
+            """,
+        ),
+        (
+            "output",
+            """
+            alice_ai bloom dbrx falcon gemma gemma3 gemma3_text gemma4 gemma4_text gpt2 gptj gpt_oss granitemoe
+            granitemoehybrid granitemoeshared hy_v3 iquestloopcoder jamba mamba mamba2 minicpm mixtral muse_glimmer
+            nemotron_h olmo_hybrid olmoe opt orion phimoe plamo3 qwen2_moe qwen3_moe qwen3_next qwen3_vl_moe stablelm
+            """,
+        ),
+        (
+            "output_norm",
+            """
+            alice_ai bloom chatglm cohere cohere2 cohere2_moe dbrx falcon gemma gemma2 gemma3 gemma3_text gemma3n
+            gemma3n_text gemma4 gemma4_text gpt2 gptj gpt_oss granitemoe granitemoehybrid granitemoeshared hy_v3 internlm2
+            iquestloopcoder jamba mamba mamba2 minicpm mixtral muse_glimmer nemotron_h olmo_hybrid olmoe opt orion phimoe
+            plamo3 qwen2_moe qwen3_moe qwen3_vl_moe stablelm
+            """,
+        ),
+    )
+}
+BESIDE_TABLE = ("position_embd", "per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm")
 
 # Encoders that vLLM builds without the checkpoint's quantization.
 # Source: parameter bytes by part of vLLM 0.33.0's modules.
@@ -112,18 +143,15 @@ MXFP4_PAD_ELSEWHERE = (128, 256)
 LEAST_EXPERT_WIDTH = {"kimi_linear": 256, "kimi_k3": 256}
 
 
-def stages_with(model: Model, role: str, count: int) -> range:
-    """The pipeline stages that hold a tensor of the whole model: the table first, norm and head last."""
-    first, last = range(1), range(count - 1, count)
-    if role in ("token_embd", "per_layer_token_embd", "per_layer_model_proj", "per_layer_proj_norm"):
-        if model.family in TABLE_ON_EVERY_STAGE or (model.tied_embeddings and count == 2):
-            return range(count)
-        return first
-    if role == "output_norm" and model.family in NORM_ON_EVERY_STAGE:
-        return range(count)
-    if role == "output" and model.family in HEAD_ON_EVERY_STAGE:
-        return range(count)
-    return last
+def stages_with(model: Model, role: str, count: int) -> frozenset[int]:
+    """The pipeline stages that hold a tensor of the whole model: the table first (a tied one last too), norm and head last."""
+    role = role.removesuffix(".bias")
+    like = "token_embd" if role in BESIDE_TABLE else role
+    if model.family in ON_EVERY_STAGE.get(like, ()):
+        return frozenset(range(count))
+    if like != "token_embd":
+        return frozenset((count - 1,))
+    return frozenset((0, count - 1)) if role == "token_embd" and model.tied_embeddings else frozenset((0,))
 
 
 def encoder_left_out(settings: VLLMSettings) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from fitkit.rules.llamacpp.flash import Heads
 from fitkit.rules.llamacpp.graph.build import F16, F32, Builder
 from fitkit.rules.llamacpp.graph.tensor import (
@@ -19,29 +17,26 @@ from fitkit.rules.llamacpp.graph.tensor import (
     plus,
     times,
 )
-from fitkit.rules.llamacpp.rows import is_quantized
+from fitkit.rules.llamacpp.graph.shapes import Shape
+from fitkit.rules.llamacpp.rows import is_quantized, row_bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Style:
-    """How an architecture's attention differs from Llama's."""
-
-    rope: bool = True
-    norm_before_heads: bool = True  # q_norm and k_norm over heads
-    k_first: bool = False  # the order of the sliding caches: q, k, v instead of q, v, k
-
-
-def attend(b: Builder, x: Node, block: int, heads: Heads, window: bool, style: Style, shared: bool = False) -> Node:
+def attend(b: Builder, x: Node, block: int, heads: Heads, window: bool, shape: Shape, shared: bool = False) -> Node:
     """Self-attention of one block up to its output projection."""
-    q, k, v = project(b, x, block, heads, shared)
-    if style.rope:
+    q, k, v, gate = project(b, x, block, heads, shared, shape)
+    if shape.rope and (window or not shape.rope_only_sliding):
         q, k = b.rope(q), (b.rope(k) if k else None)
-    rotated = _rotate(b, heads)
+    if shape.scaled_query:
+        q = b.same("scale", q)
+    rotated = _rotate(b, heads, window)
     if rotated[0]:
-        q, k = _hadamard(b, q, rotated[0], "k"), (_hadamard(b, k, rotated[0], "k") if k else None)
+        q, k = (
+            _hadamard(b, q, rotated[0], f"k{int(window)}"),
+            (_hadamard(b, k, rotated[0], f"k{int(window)}") if k else None),
+        )
     if v and rotated[1]:
-        v = _hadamard(b, v, rotated[1], "v")
-    for node in (q, k, v) if style.k_first else (q, v, k):
+        v = _hadamard(b, v, rotated[1], f"v{int(window)}")
+    for node in (q, k, v) if b.has_windows else (q, v, k):
         if node:
             b.graph.expand(node)
     if k:
@@ -50,21 +45,29 @@ def attend(b: Builder, x: Node, block: int, heads: Heads, window: bool, style: S
         store_v(b, v, block, window)
     cur = scores(b, q, block, heads, window)
     if rotated[1]:
-        cur = _hadamard(b, cur, rotated[1], "v")
+        cur = _hadamard(b, cur, rotated[1], f"v{int(window)}")
+    if gate:
+        cur = b.like("mul", cur, b.like("unary", b.make("cont", b.floats(gate), gate)))
     return b.mm(cur, block, "attn_output" if b.has(block, "attn_output") else "attn_out")
 
 
-def project(b: Builder, x: Node, block: int, heads: Heads, shared: bool) -> tuple[Node, Node | None, Node | None]:
-    """Q, K and V of the batch, normed where the block has weights for it."""
+def project(
+    b: Builder, x: Node, block: int, heads: Heads, shared: bool, shape: Shape
+) -> tuple[Node, Node | None, Node | None, Node | None]:
+    """Q, K and V of the batch, normed where the block has weights for it, and the output's gate where Q carries one."""
     n_q, n_k, n_v = heads.heads * heads.k_dim, heads.kv_heads * heads.k_dim, heads.kv_heads * heads.v_dim
     k: Node | None = None
     v: Node | None = None
+    gate: Node | None = None
     if b.has(block, "attn_qkv"):
         fused = b.mm(x, block, "attn_qkv")
         q, k, v = b.view(fused, n_q), b.view(fused, n_k), b.view(fused, n_v)
     else:
         q = b.mm(x, block, "attn_q")
-        q = b.view(q, b.floats(q), "reshape")
+        if b.floats(q) == 2 * n_q:
+            q, gate = b.view(q, n_q), b.view(q, n_q)
+        else:
+            q = b.view(q, b.floats(q), "reshape")
         if not shared:
             k = b.mm(x, block, "attn_k")
             v = b.mm(x, block, "attn_v") if b.has(block, "attn_v") else k
@@ -73,7 +76,9 @@ def project(b: Builder, x: Node, block: int, heads: Heads, shared: bool) -> tupl
         q = _head_norm(b, q, block, "attn_q_norm")
     if k and b.has(block, "attn_k_norm"):
         k = _head_norm(b, k, block, "attn_k_norm")
-    return q, k, v
+    if v and shape.normed_values:
+        v = b.like("rms_norm", v)
+    return q, k, v, gate
 
 
 def _head_norm(b: Builder, x: Node, block: int, role: str) -> Node:
@@ -93,22 +98,30 @@ def store_v(b: Builder, v: Node, block: int, window: bool) -> None:
         b.store(block, v, "v_cells", window)
 
 
-def scores(b: Builder, q: Node, block: int, heads: Heads, window: bool) -> Node:
-    """The attention itself."""
+def scores(b: Builder, q: Node, block: int, heads: Heads, window: bool, unfold: float = 0) -> Node:
+    """The attention itself; `unfold` is the width a latent's result is unfolded to."""
     q = b.view(b.view(q, b.floats(q)), b.floats(q), "permute")
-    k, v = _cache_view(b, block), _cache_view(b, block)
+    k = _cache_view(b, block, b.settings.type_k, heads.kv_heads * heads.k_dim, window)
+    v = _cache_view(b, block, b.settings.type_v, heads.kv_heads * heads.v_dim, window)
     if b.flash:
         cur = _flash(b, q, k, v, heads, window)
-        out = b.view(cur, heads.heads * heads.v_dim, "reshape")
+        if unfold:
+            cur = b.view(cur, b.floats(cur), "permute")
+            cur = b.make("mul_mat", unfold, b.weight(block, "attn_v_b"), cur, rows=TOKENS)
+            cur = b.make("cont", unfold, b.view(cur, unfold, "permute"))
+        out = b.view(cur, unfold or heads.heads * heads.v_dim, "reshape")
     else:
-        out = _written_out(b, q, k, v, heads, window)
+        out = _written_out(b, q, k, v, heads, window, block, unfold)
     b.graph.expand(out)
     return out
 
 
-def _cache_view(b: Builder, block: int) -> Node:
+def _cache_view(b: Builder, block: int, kind: str, width: float, window: bool) -> Node:
+    """A layer's cache; its size counts only where another device needs a copy."""
     cache = b.cache(block)
-    return Node("permute", ZERO, ("cache",), [cache], root=cache)
+    size = form(b.cells(window), row_bytes(kind, int(width)))
+    cache_node = Node("permute", size, ("cache",), [cache], root=cache)
+    return cache_node
 
 
 def _flash(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool) -> Node:
@@ -134,7 +147,7 @@ def _flash(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool) ->
     return cur
 
 
-def _written_out(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool) -> Node:
+def _written_out(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool, block: int, unfold: float) -> Node:
     """Scores for every head, token and cell."""
     each = TOKENS_WINDOW if window else TOKENS_CELLS
     kq = b.make("mul_mat", 0, k, q, size=form(each, heads.heads * F32), layout="kq", rows=TOKENS)
@@ -147,23 +160,25 @@ def _written_out(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bo
         n_v = heads.v_dim if b.is_latent(heads) else heads.kv_heads * heads.v_dim
         v = b.make("cont", 0, v, size=form(WINDOW if window else CELLS, element * n_v), rows=TOKENS)
     kqv = b.make("mul_mat", heads.heads * heads.v_dim, v, kq, rows=TOKENS)
-    return b.make("cont", heads.heads * heads.v_dim, b.view(kqv, b.floats(kqv), "permute"))
+    if unfold:
+        kqv = b.make("mul_mat", unfold, b.weight(block, "attn_v_b"), kqv, rows=TOKENS)
+    return b.make("cont", b.floats(kqv), b.view(kqv, b.floats(kqv), "permute"))
 
 
 # ---- rotated caches -------------------------------------------------------------------------------------------------------
 
 
-def _rotate(b: Builder, heads: Heads) -> tuple[int, int]:
+def _rotate(b: Builder, heads: Heads, window: bool) -> tuple[int, int]:
     """Sizes of the Hadamard matrices that spread a quantized cache's outliers, 0 for none.
 
     Source: llama.cpp b11434, llama-kv-cache.cpp (attn_rot_k, attn_rot_v); needs equal heads in the whole cache.
     """
     turn_k = turn_v = 0
-    if is_quantized(b.settings.type_k) and heads.k_dim % 64 == 0 and b.equal_heads:
+    if is_quantized(b.settings.type_k) and heads.k_dim % 64 == 0 and b.equal_heads[window]:
         turn_k = 64
         while heads.k_dim % (2 * turn_k) == 0:
             turn_k *= 2
-    if is_quantized(b.settings.type_v) and heads.v_dim % 64 == 0 and b.equal_heads:
+    if is_quantized(b.settings.type_v) and heads.v_dim % 64 == 0 and b.equal_heads[window]:
         turn_v = 64
     return turn_k, turn_v
 
@@ -175,4 +190,4 @@ def _hadamard(b: Builder, x: Node, size: int, name: str) -> Node:
     return b.view(turned, b.floats(x), "reshape")
 
 
-__all__ = ["Style", "attend", "project", "scores", "store_v", "times"]
+__all__ = ["attend", "project", "scores", "store_v", "times"]

@@ -42,10 +42,12 @@ class Builder:
     roles: Mapping[int, Mapping[str, Tensor]]  # block (-1: model-wide) -> role -> tensor
     v_transposed: bool
     widest_v: int = 0
-    equal_heads: bool = True
+    equal_heads: tuple[bool, bool] = (True, True)  # of the full and of the sliding caches
+    has_windows: bool = False
     graph: Graph = field(default_factory=Graph)
     kept: dict[Node, list[Node]] = field(default_factory=dict)
     inputs: dict[str, Node] = field(default_factory=dict)
+    shared: list[int] = field(default_factory=list)
 
     # ---- leaves ---------------------------------------------------------------------------------------------------------
 
@@ -127,6 +129,23 @@ class Builder:
             [node, *others],
             rows=node.rows,
         )
+
+    def same(self, op: str, node: Node) -> Node:
+        """An elementwise operation whose result lies as its source does."""
+        out = self.like(op, node)
+        out.layout = node.layout
+        return out
+
+    def slides(self, block: int) -> bool:
+        """Whether a block's attention is a sliding one, by the file's pattern where it owns no cache."""
+        pattern = self.model.get("attention.sliding_window_pattern")
+        if isinstance(pattern, tuple) and block < len(pattern):
+            return bool(pattern[block])
+        return any(cache.kind != "full" for cache in self.model.layers[block].caches)
+
+    def pair_shared(self, block: int) -> None:
+        """Note that a block's shared expert may be computed with the routed ones; see reserve.join_shared."""
+        self.shared.append(block)
 
     def norm(self, x: Node, block: int, role: str, rms: bool = True) -> Node:
         """RMS or layer norm with its weight and bias; `x` itself where the block has none."""

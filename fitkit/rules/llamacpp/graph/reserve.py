@@ -27,10 +27,14 @@ def peaks(
     """
     roles = roles_of(tensors)
     kept = [store for store in stores(model) if store.kind != "indexer"]
-    sizes = {(cache.k_dim, cache.v_dim) for cache in model.caches() if cache.kind not in ("state", "indexer")}
+    sizes: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
+    for cache in model.caches():
+        if cache.kind not in ("state", "indexer"):
+            sizes[cache.kind in ("sliding", "chunked")].add((cache.k_dim, cache.v_dim))
     b = Builder(
         model, settings, placed, flash, roles, settings.flash_attn == "off",
-        widest_v=max((store.v_width for store in kept), default=0), equal_heads=len(sizes) == 1,
+        widest_v=max((store.v_width for store in kept), default=0), equal_heads=(len(sizes[0]) == 1, len(sizes[1]) == 1),
+        has_windows=bool(sizes[1]),
     )  # fmt: skip
     build(b, picked(model, roles, placed, every))
     devices = Devices(gpus=placed.devices, units=units, copies=COPIES if pipeline else 1)

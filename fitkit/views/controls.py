@@ -129,8 +129,13 @@ def form(state: State, model: Model | None, chosen: Sequence[Option]) -> dict[st
         "gpus": [{"value": n, "label": "As many as it takes" if n == "auto" else n} for n in _GPUS],
         "machines": list(chosen),
         "off": {"util": "" if vllm else "Only vLLM reserves a share of the card; llama.cpp takes what it needs."},
-        "summary": f"{state.model} · {state.quant} · {state.context:,} × {state.parallel} · {state.lead or 'no machine'}",
     }
+
+
+def summary(state: State) -> str:
+    """The question in one line, for a narrow window."""
+    lead = state.lead.replace("x ", "× ", 1) or "no machine"
+    return f"{state.model} · {state.quant} · {state.context:,} × {state.parallel} · {lead}"
 
 
 def _quant(name: str) -> Option:

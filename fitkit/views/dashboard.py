@@ -22,6 +22,10 @@ from fitkit.views.state import State, from_plan, from_query
 _HERE = Path(__file__).parent
 
 
+PARTS = ("chips", "heat", "lines", "matrix", "others")
+Part = tuple[dict[str, str], dict[str, rows.Rows], dict[str, str]]  # slots, rows by dataset, words by chart
+
+
 def in_voila() -> bool:
     """Whether this kernel serves a page of its own."""
     return os.environ.get("SERVER_SOFTWARE", "").startswith("voila/") or "VOILA_PREHEAT" in os.environ
@@ -43,6 +47,8 @@ class Dashboard(anywidget.AnyWidget):
     state = traitlets.Dict().tag(sync=True)
     form = traitlets.Dict().tag(sync=True)
     errors = traitlets.Dict().tag(sync=True)
+    summary = traitlets.Unicode("").tag(sync=True)
+    fixed_slots = traitlets.Dict().tag(sync=True)
     slots = traitlets.Dict().tag(sync=True)
     rest_slots = traitlets.Dict().tag(sync=True)
     rows_memory = traitlets.Unicode("[]").tag(sync=True)
@@ -67,7 +73,7 @@ class Dashboard(anywidget.AnyWidget):
             own_page=in_voila(),
             specs=charts.specs(),
             catalog={**lists, "models": [*own, *lists["models"]]},
-            slots=words,
+            fixed_slots={**words, **dict.fromkeys(("heatnote", "linesnote", "matrix", "others"), html.COUNTING)},
         )
         self.answer(question, {})
         self.on_msg(self._hear)
@@ -77,7 +83,8 @@ class Dashboard(anywidget.AnyWidget):
         kind = message.get("kind")
         try:
             if kind == "rest":
-                self.answer_rest()
+                self.answer_rest(str(message.get("part")))
+                self.send({"kind": "part"})
                 return
             if kind == "save":
                 self._save(str(message.get("what")))
@@ -128,7 +135,7 @@ class Dashboard(anywidget.AnyWidget):
         try:
             answer = self._quick(new)
         except FitError as error:
-            answer = {} if self.rows_limits != "[]" else {"slots": {**self.slots, "verdict": html.broken(str(error))}}
+            answer = {} if self.rows_limits != "[]" else {"slots": {"verdict": html.broken(str(error))}}
             errors = {**errors, _blame(new, before): str(error)}
         self.question = new
         chosen = controls.chosen_machines(new.machines)
@@ -136,6 +143,7 @@ class Dashboard(anywidget.AnyWidget):
             self.set_trait("errors", errors)
             self.set_trait("state", new.json())
             self.set_trait("form", controls.form(new, model, chosen))
+            self.set_trait("summary", controls.summary(new))
             self.set_trait("query", new.query())
             for name, value in answer.items():
                 self.set_trait(name, value)
@@ -161,7 +169,6 @@ class Dashboard(anywidget.AnyWidget):
         command = self.asker.command(frame.iloc[at])
         return {
             "slots": {
-                **self.slots,
                 "verdict": html.verdict(lead),
                 "legend": html.legend([bar["term"] for bar in bars]),
                 "command": html.command(command),
@@ -176,33 +183,45 @@ class Dashboard(anywidget.AnyWidget):
             "command": command,
         }
 
-    def answer_rest(self) -> None:
-        """Everything that may come a moment later; a part that has no answer says why in its own place."""
+    def answer_rest(self, part: str = "") -> None:
+        """One of PARTS, or all of them: what may come a moment later. Where there is no answer, the quick part has said why."""
         state = self.question
         if not state.machines:
             return
-        kinds = controls.line_kv_dtypes(state)
-        slots: dict[str, str] = {}
-        try:
-            cells = rows.heat(html.records(self.asker.heat(state)))
-            points = rows.lines(html.records(self.asker.lines(state)), kinds)
-            slots["heatnote"] = html.heat_legend(state.lead)
-            slots["linesnote"] = html.line_legend(kinds, state)
-            slots["matrix"] = html.matrix(html.records(self.asker.matrix(state)), state)
-            frame = self.asker.rows(state)
-            lead = frame.iloc[_lead_at(html.records(frame), state)]
-            slots["chips"] = html.chips(chips(state, self.asker.suggested(state, lead)))
+        for name in [part] if part in PARTS else PARTS:
+            try:
+                slots, rows_of, said = getattr(self, f"_{name}")(state)
+            except FitError:
+                continue
+            with self.hold_sync():
+                self.set_trait("rest_slots", {**self.rest_slots, **slots})
+                self.set_trait("rest_alts", {**self.rest_alts, **said})
+                for dataset, found in rows_of.items():
+                    self.set_trait(f"rows_{dataset}", json.dumps(found))
+
+    def _chips(self, state: State) -> Part:
+        frame = self.asker.rows(state)
+        lead = frame.iloc[_lead_at(html.records(frame), state)]
+        slots = {"chips": html.chips(chips(state, self.asker.suggested(state, lead)))}
+        if frame["total_bytes"].notna().any():
             slots["known"] = html.explained(self.asker.explained(lead))
-            slots["others"] = html.others(self.asker.others(state))
-        except FitError:
-            return  # the quick part has said what is wrong, beside its control
-        with self.hold_sync():
-            self.set_trait("rest_slots", slots)
-            self.set_trait("rows_heat", json.dumps(cells))
-            self.set_trait("rows_lines", json.dumps(points))
-            self.set_trait(
-                "rest_alts", {"heat": rows.say_heat(cells, state.lead), "lines": rows.say_lines(points, state.lead)}
-            )
+        return slots, {}, {}
+
+    def _heat(self, state: State) -> Part:
+        cells = rows.heat(html.records(self.asker.heat(state)))
+        return {"heatnote": html.heat_legend(state.lead)}, {"heat": cells}, {"heat": rows.say_heat(cells, state.lead)}
+
+    def _lines(self, state: State) -> Part:
+        kinds = controls.line_kv_dtypes(state)
+        points = rows.lines(html.records(self.asker.lines(state)), kinds)
+        said = {"lines": rows.say_lines(points, state.lead)}
+        return {"linesnote": html.line_legend(kinds, state)}, {"lines": points}, said
+
+    def _matrix(self, state: State) -> Part:
+        return {"matrix": html.matrix(html.records(self.asker.matrix(state)), state)}, {}, {}
+
+    def _others(self, state: State) -> Part:
+        return {"others": html.others(self.asker.others(state))}, {}, {}
 
 
 def _lead_at(found: list[dict[str, Any]], state: State) -> int:

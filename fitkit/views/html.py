@@ -15,6 +15,7 @@ from fitkit.views.charts import KV_COLOURS, STRENGTH, TERMS, VERDICTS
 from fitkit.views.state import State
 
 Row = Mapping[str, Any]  # one row of a `fit` frame
+COUNTING = '<span class="fk-quiet">Counting…</span>'
 MARKS = {"fits": ("yes", "✓", "fits"), "close": ("close", "≈", "close"), "no": ("no", "✗", "does not fit")}
 
 

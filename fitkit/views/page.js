@@ -3,6 +3,7 @@
 const CHARTS = { memory: "Memory per card", heat: "Context × requests: what fits", lines: "Requests against context" };
 
 const REST_MS = 250; // a control rests when it has not moved for so long
+const PARTS = ["chips", "heat", "lines", "matrix", "others"]; // asked one by one, so that a move never waits for all of them
 
 function render({ model, el }) {
   let state = structuredClone(model.get("state")), busy = false, dirty = false, patience, resting, later = null;
@@ -19,17 +20,22 @@ function render({ model, el }) {
     if (busy) { dirty = true; return; }
     busy = true;
     clearTimeout(resting);
+    parts = [];
     model.send({ kind: "set", state });
     clearTimeout(patience);
     patience = setTimeout(() => say("No answer from the kernel yet. If this stays, reload the page; the address keeps your plan."), 15000);
   }
+  let parts = [];
+  const rest = () => { parts = [...PARTS]; nextPart(); };
+  const nextPart = () => { if (!busy && parts.length) model.send({ kind: "rest", part: parts.shift() }); };
   model.on("msg:custom", (message) => {
     if (message.kind === "said") say(message.text);
     if (message.kind === "file") saveFile(message.name, message.type, message.text);
+    if (message.kind === "part") nextPart();
     if (message.kind !== "quick") return;
     clearTimeout(patience);
     busy = false;
-    if (dirty) { dirty = false; ask(); } else resting = setTimeout(() => model.send({ kind: "rest" }), REST_MS);
+    if (dirty) { dirty = false; ask(); } else resting = setTimeout(rest, REST_MS);
   });
 
   // --- the question
@@ -92,11 +98,11 @@ function render({ model, el }) {
     for (const name of ["quant", "engine", "kv", "rules", "gpus"]) fields[name].show(String(state[name]), form[name]);
     for (const name of ["context", "parallel", "util", "taken"]) fields[name].show(state[name], form[name], form.off[name]);
     for (const [name, made] of Object.entries(fields)) made.complain(errors[name]);
-    summary.textContent = form.summary;
+    summary.textContent = model.get("summary");
     answer.classList.toggle("fk-stale", Object.keys(errors).length > 0);
   }
   function showSlots() {
-    const html = { ...model.get("slots"), ...model.get("rest_slots") };
+    const html = { ...model.get("fixed_slots"), ...model.get("slots"), ...model.get("rest_slots") };
     for (const [name, node] of Object.entries(slots)) {
       if (html[name] === undefined || node.drawn === html[name]) continue;
       const inside = node.contains(document.activeElement);
@@ -119,7 +125,7 @@ function render({ model, el }) {
   }
   const datasets = Object.values(model.get("specs")).flatMap((spec) => Object.keys(spec.datasets));
   model.on("change:state", () => { if (!dirty) { state = structuredClone(model.get("state")); showQuestion(); } });
-  model.on("change:form change:errors change:catalog", () => { if (!dirty) showQuestion(); });
+  model.on("change:form change:errors change:summary", () => { if (!dirty) showQuestion(); });
   model.on("change:slots change:rest_slots", showSlots);
   model.on("change:status", spoken);
   model.on([...new Set(datasets)].map((key) => "change:rows_" + key).join(" "), () => { later ??= requestAnimationFrame(() => { later = null; showCharts(); }); });
@@ -138,7 +144,7 @@ function render({ model, el }) {
   requestAnimationFrame(() => { showCharts(); size.observe(root); });
   // The page's own address is the only source of state that also works with preheated kernels.
   if (own && location.search.length > 1) model.send({ kind: "asked", query: location.search.slice(1, 4000) });
-  else model.send({ kind: "rest" });
+  else rest();
   return () => { size.disconnect(); for (const one of Object.values(charts)) one.drawn?.then((live) => live.end()); };
 }
 export default { render };

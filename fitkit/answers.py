@@ -328,7 +328,7 @@ def _smaller_quants(asked: RowQuestion) -> list[str]:
 
 
 def _bits(quant: str) -> float:
-    row = facts.find("quants", quant)
+    row = facts.find("quants", quant.removesuffix("+imatrix"))
     return float(row["bits"]) if row else 16.0
 
 

@@ -172,6 +172,9 @@ def own_quant(model: Model) -> str:
     return model.quant or model.dtype
 
 
+IMATRIX = "+imatrix"  # behind a GGUF file type: quantized with an importance matrix, which moves a few tensors
+
+
 def quants_of(model: Model, quants: Any, engine: str) -> list[str]:
     """Canonical quantizations; None: a GGUF's own, else Q4_K_M for llama.cpp and the checkpoint's own type for the others."""
     if quants is None:
@@ -192,14 +195,16 @@ def _quant(name: Any, model: Model, engine: str) -> str:
         raise BadInput(f"A quantization's name such as 'Q4_K_M' or 'FP8' was expected, not {short(name)}.")
     if facts.fold(name) == facts.fold(own_quant(model)):
         return own_quant(model)
-    found = facts.get("quants", name, "quantization or precision")["name"]
-    return "MXFP4_MOE" if engine == "llama.cpp" and found == "MXFP4" else found
+    base = name.removesuffix(IMATRIX)
+    found = facts.get("quants", base, "quantization or precision")["name"]
+    found = "MXFP4_MOE" if engine == "llama.cpp" and found == "MXFP4" else found
+    return found + IMATRIX if base != name else found
 
 
 @cache
 def bits_of(quant: str) -> float:
     """Nominal bits of a weight, 0 where no table knows them."""
-    row = facts.find("quants", quant) or facts.find("quants", {"BNB": "BNB-NF4"}.get(quant, ""))
+    row = facts.find("quants", quant.removesuffix(IMATRIX)) or facts.find("quants", {"BNB": "BNB-NF4"}.get(quant, ""))
     return float(row["bits"]) if row else 0.0
 
 
@@ -272,7 +277,7 @@ def refusal(ask: Ask) -> str:
 
 
 def _quant_refusal(ask: Ask, shown: str) -> str:
-    row = facts.find("quants", ask.quant)
+    row = facts.find("quants", ask.quant.removesuffix(IMATRIX))
     if row is None:
         if ask.quant == own_quant(ask.model) and ask.engine != "llama.cpp":
             return ""

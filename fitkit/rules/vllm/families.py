@@ -41,6 +41,7 @@ MLA = frozenset(
 # Source: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py (FlashKDA); Kimi-Linear's own layer has none.
 KDA_CHECKPOINT = {"kimi_k3": 16}
 GDN_CHECKPOINT = 64  # FlashInfer's gated-delta-net prefill
+GDN_IN_TRITON = frozenset({"olmo_hybrid"})  # a layer of its own that never takes FlashInfer's
 
 
 def image_prefix(settings: VLLMSettings, model: Model) -> bool:
@@ -67,10 +68,10 @@ def checkpoint(settings: VLLMSettings, model: Model, variant: str, head_dim: int
         return 0
     if variant == "mamba2":
         return 1
-    if variant == "gdn":
+    if variant == "gdn" and model.family not in GDN_IN_TRITON:
         flashinfer = device.family == 9 or (device.family in (10, 12) and head_dim == 128)
         return GDN_CHECKPOINT if flashinfer else 0
-    if variant == "kda":
+    if variant == "kda" and device.family in (9, 10, 12):
         return KDA_CHECKPOINT.get(model.family, 0)
     return 0
 

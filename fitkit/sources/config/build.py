@@ -6,7 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from fitkit.errors import BadInput
 from fitkit.model import Cache, Layer, Tensor
+from fitkit.sources.config.view import MOST_LAYERS
 
 
 @dataclass(slots=True)
@@ -24,6 +26,8 @@ class Build:
     widths: list[dict[str, int]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        if self.n > 2 * MOST_LAYERS:
+            raise BadInput(f"{self.n:,} layers are more than any model has.")
         self.caches = [[] for _ in range(self.n)]
         self.widths = [{} for _ in range(self.n)]
 

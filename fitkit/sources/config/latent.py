@@ -130,7 +130,9 @@ def deepseek(
     d.build.keep(latent_cache(sizes), d.all)
     d.build.keep(Cache(kind="indexer", k_dim=int(d.extra.get("index_head_dim", 0))), indexed)
     note_latent(d, sizes)
-    d.rope(sizes.rope, dtype=rope_dtype)
+    d.rope(sizes.rope, dtype=rope_dtype, whole=True)
+    if rope_dtype and indexed:  # the indexer turns its halves another way and has a table of its own
+        d.extra["rope_tables"] *= 2
 
     def mtp(one: Decoder, layers: range) -> None:
         block(one, layers, (), layers, layers if sparse_attention else ())
@@ -205,3 +207,9 @@ def sarvam_mla(config: Config) -> Shape:
 def youtu(config: Config) -> Shape:
     """Latent attention, dense feed-forwards."""
     return deepseek(config, "deepseek2", correction=False)
+
+
+@family("mistral4", architectures=("Mistral4ForCausalLM",))
+def mistral4(config: Config) -> Shape:
+    """Mistral Small 4: latent attention, experts in every layer, a plain softmax router."""
+    return deepseek(config, "mistral4", correction=False)

@@ -16,6 +16,7 @@ from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import Split
 
 _STEP = 2  # neighbourhoods of the context and of the slots are a factor of this apart
+FEW = 8  # slots up to which each count has a neighbourhood of its own
 Floats = npt.NDArray[np.float64]
 
 
@@ -29,7 +30,7 @@ def compute_bytes(
     a maximum of linear forms of tokens, cells, outputs and slots.
     """
     asked = np.where(n_ctx == 0, model.context, n_ctx)
-    middle_ctx, middle_seq = _middles(asked, CELLS), _middles(n_seq_max, 1)
+    middle_ctx, middle_seq = _middles(asked, CELLS), np.where(n_seq_max <= FEW, n_seq_max, _middles(n_seq_max, 1))
     keys = np.stack([middle_ctx, middle_seq])
     found, which = np.unique(keys, axis=1, return_inverse=True)
     at = sizes(settings, model.context, n_ctx, n_seq_max)

@@ -47,7 +47,8 @@ class Builder:
     graph: Graph = field(default_factory=Graph)
     kept: dict[Node, list[Node]] = field(default_factory=dict)
     inputs: dict[str, Node] = field(default_factory=dict)
-    shared: list[int] = field(default_factory=list)
+    routed: dict[int, tuple[Node, Node, Node]] = field(default_factory=dict)  # product, input, chosen experts
+    beside: dict[int, tuple[Node, Node, Node]] = field(default_factory=dict)  # the shared expert's gate, up, product
 
     # ---- leaves ---------------------------------------------------------------------------------------------------------
 
@@ -142,10 +143,6 @@ class Builder:
         if isinstance(pattern, tuple) and block < len(pattern):
             return bool(pattern[block])
         return any(cache.kind != "full" for cache in self.model.layers[block].caches)
-
-    def pair_shared(self, block: int) -> None:
-        """Note that a block's shared expert may be computed with the routed ones; see reserve.join_shared."""
-        self.shared.append(block)
 
     def norm(self, x: Node, block: int, role: str, rms: bool = True) -> Node:
         """RMS or layer norm with its weight and bias; `x` itself where the block has none."""

@@ -118,6 +118,10 @@ def mix(run: Run, x: Node, block: int) -> Node | None:
         return own
     if state.variant == "mamba1":
         scanned = states.mamba1(b, x, block)
+    elif state.variant == "shortconv":
+        return states.short_convolution(b, x, block)
+    elif state.variant == "kda":
+        return states.kimi_delta(b, x, block)
     elif state.variant == "gdn":
         scanned = states.delta_net(b, x, block, b.model.gguf_architecture == "qwen3next")
     elif b.has(block, "ssm_in"):
@@ -199,7 +203,6 @@ def feed_forward(run: Run, x: Node, block: int) -> Node:
     if not shared:
         return out
     beside = dense(b, x, block, "_shexp")
-    b.pair_shared(block)
     if b.has(block, "ffn_gate_inp_shexp"):
         gate = b.like("unary", b.mm(x, block, "ffn_gate_inp_shexp", 1))
         beside = b.like("mul", beside, gate)

@@ -21,13 +21,15 @@ class Routing:
     weigh_before: bool = False  # the input is weighed, not the result (Llama 4)
 
 
-def dense(b: Builder, x: Node, block: int, suffix: str = "", fused_op: str = "glu") -> Node:
+def dense(b: Builder, x: Node, block: int, suffix: str = "") -> Node:
     """Up and gate, their product, down; without a gate the activation is in place."""
     up_role, gate_role, down_role = f"ffn_up{suffix}", f"ffn_gate{suffix}", f"ffn_down{suffix}"
     up = b.mm(x, block, up_role)
     if b.has(block, gate_role):
         gate = b.mm(x, block, gate_role)
         cur = b.make("glu", b.floats(gate), gate, up)
+        if suffix == "_shexp":
+            b.beside[block] = (gate, up, cur)
     elif b.width(block, up_role) == 2 * b.roles[block][down_role].shape[0]:
         cur = b.make("glu", b.floats(up) / 2, up)
     else:
@@ -102,6 +104,7 @@ def _matrices(b: Builder, x: Node, ids: Node, block: int, used: int) -> Node:
         if b.has(block, "ffn_gate_exps"):
             gate = _by_id(b, x, ids, block, "ffn_gate_exps", used)
             cur = b.make("glu", b.floats(gate), gate, up)
+            b.routed[block] = (cur, x, ids)
         else:
             cur = b.like("unary", up)
     return _by_id(b, cur, ids, block, "ffn_down_exps", used)

@@ -11,6 +11,7 @@ from fitkit.rules.llamacpp.graph.decoder import build
 from fitkit.rules.llamacpp.graph.layout import Buffer
 from fitkit.rules.llamacpp.graph.schedule import COPIES, Devices, reserve
 from fitkit.rules.llamacpp.graph.tensor import Form
+from fitkit.rules.llamacpp.rows import block_of
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import Split
 
@@ -37,8 +38,33 @@ def peaks(
         has_windows=bool(sizes[1]),
     )  # fmt: skip
     build(b, picked(model, roles, placed, every))
+    join_shared(b)
     devices = Devices(gpus=placed.devices, units=units, copies=COPIES if pipeline else 1)
     return reserve(b.graph, devices, b.kept)
+
+
+def join_shared(b: Builder) -> None:
+    """CUDA computes a shared expert's gate and up together with the routed ones, right after them, where they are alike.
+
+    Source: llama.cpp b11434, ggml-cuda.cu, ggml_cuda_match_shared_expert and graph_optimize.
+    """
+    nodes = b.graph.nodes
+    for block, (gate, up, product) in b.beside.items():
+        if block not in b.routed or not b.cpu or not _alike(b, block):
+            continue
+        routed, source, chosen = b.routed[block]
+        for node in (gate, up, product):
+            nodes.remove(node)
+        at = nodes.index(routed) + 1
+        nodes[at:at] = [gate, up, product]
+        b.kept.setdefault(product, []).extend([source, chosen])
+
+
+def _alike(b: Builder, block: int) -> bool:
+    own, shared = b.roles[block]["ffn_up_exps"], b.roles[block]["ffn_up_shexp"]
+    there = b.weight(block, "ffn_up_exps").device, b.weight(block, "ffn_up_shexp").device
+    same = own.dtype == shared.dtype and own.shape[:2] == shared.shape[:2] and there[0] == there[1] != b.cpu
+    return same and block_of(own.dtype or "F32") > 1
 
 
 def roles_of(tensors: tuple[Tensor, ...]) -> dict[int, dict[str, Tensor]]:

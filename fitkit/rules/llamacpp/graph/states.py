@@ -30,8 +30,7 @@ def gather(b: Builder, block: int, size: float, read: Callable[[Node], Node] | N
         return view
     scanned = read(states)
     b.graph.expand(scanned)
-    others = b.make("get_rows", 0, states, ids, size=_less_one(rows, size), rows=TOKENS)
-    b.graph.expand(others)
+    put_back(b, block, b.make("get_rows", 0, states, ids, size=_less_one(rows, size), rows=TOKENS))
     return scanned
 
 
@@ -159,6 +158,52 @@ def delta_net(b: Builder, x: Node, block: int, repeat: bool) -> Node:
     normed = b.norm(b.view(out, inner), block, "ssm_norm")
     cur = b.like("mul", normed, b.like("unary", b.view(z, inner, "reshape")))
     return b.mm(b.view(cur, inner, "reshape"), block, "ssm_out")
+
+
+def short_convolution(b: Builder, x: Node, block: int) -> Node:
+    """LFM2's gated short convolution."""
+    cache = state_of(b, block)
+    assert cache is not None
+    width = b.model.hidden_size
+    joined = b.mm(b.view(x, width, "reshape"), block, "shortconv.in_proj")
+    left, gate, right = (b.view(joined, width) for _ in range(3))
+    mixed = b.view(b.like("mul", left, right), width, "permute")
+    before = b.view(gather(b, block, cache.conv_elements), 0, "reshape")
+    columns = b.make("concat", 0, before, mixed, size=with_states(width, cache.conv_elements), rows=TOKENS)
+    put_back(b, block, columns)
+    cur = b.make("ssm_conv", width, columns, b.weight(block, "shortconv.conv"), rows=TOKENS)
+    out = b.mm(b.like("mul", gate, cur), block, "shortconv.out_proj")
+    return b.view(out, width, "reshape")
+
+
+def kimi_delta(b: Builder, x: Node, block: int) -> Node:
+    """Kimi's delta attention: Q, K and V convolved apart, a gate for each channel."""
+    cache = state_of(b, block)
+    assert cache is not None
+    inner = cache.heads * cache.head_dim
+    remembered = gather(b, block, cache.conv_elements)
+    sides = []
+    for letter in "qkv":
+        cur = b.view(b.mm(x, block, f"attn_{letter}"), inner, "permute")
+        size = with_states(inner, cache.conv_elements / 3)
+        columns = b.make("concat", 0, b.view(remembered, 0), cur, size=size, rows=TOKENS)
+        put_back(b, block, columns)
+        conv = b.make("ssm_conv", inner, columns, b.weight(block, f"ssm_conv1d_{letter}"), rows=TOKENS)
+        sides.append(b.view(b.like("unary", b.view(conv, inner, "reshape")), inner, "reshape"))
+    gate = b.mm(b.mm(x, block, "ssm_f_a"), block, "ssm_f_b")
+    gate = b.like("unary", b.like("add", gate, b.weight(block, "ssm_dt.bias")))
+    gate = b.like("mul", b.view(gate, inner, "reshape"), b.weight(block, "ssm_a"))
+    beta = b.like("unary", b.view(b.mm(x, block, "ssm_beta"), cache.heads, "reshape"))
+    state = gather(b, block, cache.ssm_elements)
+    q, k = _l2_norm(b, sides[0]), _l2_norm(b, sides[1])
+    size = with_states(inner, cache.ssm_elements)
+    out = b.make("delta_net", 0, q, k, sides[2], b.view(gate, inner, "reshape"), beta, state, size=size, rows=TOKENS)
+    put_back(b, block, out)
+    result = b.make("cont", inner, b.view(out, inner))
+    opened = b.view(b.mm(b.mm(b.view(x, b.floats(x), "reshape"), block, "ssm_g_a"), block, "ssm_g_b"), inner, "reshape")
+    normed = b.norm(b.view(result, inner, "reshape"), block, "ssm_norm")
+    gated = b.make("cont", inner, b.like("mul", normed, b.like("unary", opened)))
+    return b.mm(gated, block, "attn_output")
 
 
 def _gates(b: Builder, x: Node, block: int, cache: Cache) -> tuple[Node, Node]:

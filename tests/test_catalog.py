@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import csv
+from pathlib import Path
+
 import pytest
 
 import fitkit as fk
@@ -84,3 +87,17 @@ def test_a_miss() -> None:
     with pytest.raises(fk.UnknownName, match=r"llama-3\.1-8b") as caught:
         fk.load("lama-3.1-8b")
     assert "llama-3.1-8b" in caught.value.nearest
+
+
+def measured_kinds() -> list[dict[str, str]]:
+    with (Path(__file__).parent / "measured" / "layer_kinds.csv").open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+@pytest.mark.parametrize("row", measured_kinds(), ids=lambda row: row["name"])
+def test_kinds_are_those_of_the_engines_own_files(row: dict[str, str]) -> None:
+    kinds = layer_kinds(fk.load(row["name"]).layers)
+    if row["why"]:
+        assert kinds != row["layer_kinds"], "an explained difference that is none"
+    else:
+        assert kinds == row["layer_kinds"]

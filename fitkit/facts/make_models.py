@@ -94,7 +94,7 @@ def read(folder: Path) -> tuple[list[Entry], list[str]]:
         if not path.is_file():
             continue
         try:
-            model, text, packing = told(config_of(path))
+            model, text, packing = told(repaired(line["model"], config_of(path)))
         except FitError as error:
             refused.append(f"{line['model']}: {error}")
             continue
@@ -103,6 +103,22 @@ def read(folder: Path) -> tuple[list[Entry], list[str]]:
             continue
         found.append(Entry(line["model"], model, text, packing, line, params.get(line["model"], {})))
     return found, refused
+
+
+def repaired(repo: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The config with what is known to be wrong in it set right (repairs.csv)."""
+    for line in rows("repairs"):
+        if line["repo"] == repo:
+            _merge(config, shape.decode(line["instead"]))
+    return config
+
+
+def _merge(into: dict[str, Any], entries: dict[str, Any]) -> None:
+    for key, value in entries.items():
+        if isinstance(value, dict) and isinstance(into.get(key), dict):
+            _merge(into[key], value)
+        else:
+            into[key] = value
 
 
 def told(config: Mapping[str, Any]) -> tuple[Model, str, str]:

@@ -14,6 +14,7 @@ _WRAPPERS = frozenset(("model", "language_model", "text_model", "llm", "thinker"
 _MOST_NAMES, _MOST_LENGTH, _MOST_REPEATS, _MOST_SECONDS = 1_000_000, 300, 4, 0.8
 _REPEAT = re.compile(r"(?<!\\)[*+]|\{\d*,\d*\}")
 _REPEATED_GROUP = re.compile(r"(?<!\\)\)(?:[*+]|\{\d)")
+_NO_WILDCARDS = str.maketrans("", "", "*?[")
 _LIST_OF_EXPERTS = re.compile(r"\.experts\.\d+\.")
 
 
@@ -27,6 +28,7 @@ class Names:
     def __init__(self, patterns: Iterable[object], place: str = "config.json") -> None:
         self._rooted: set[str] = set()
         self._anywhere: set[str] = set()
+        self._starts: set[str] = set()
         globs: list[str] = []
         regexes: list[str] = []
         for number, pattern in enumerate(patterns):
@@ -34,6 +36,8 @@ class Names:
                 raise BadInput(f"{place}: {short(pattern)} is no module name.")
             if pattern.startswith("re:"):
                 regexes.append(_checked(pattern[3:], place))
+            elif pattern[:-1].translate(_NO_WILDCARDS) == pattern[:-1] and pattern.endswith("*"):
+                self._starts.add(_bare(pattern[:-1]))
             elif "*" in pattern or "?" in pattern:
                 plain = _bare(pattern)
                 globs += [fnmatch.translate(plain), fnmatch.translate(f"{plain}.*")]
@@ -41,11 +45,13 @@ class Names:
                 self._add(pattern)
         self._globs = re.compile("|".join(dict.fromkeys(globs))) if globs else None
         self._regexes = [re.compile(text) for text in dict.fromkeys(regexes)]
+        self._lengths = sorted({len(start) for start in self._starts})
+        self._words = sorted({name.count(".") + 1 for name in self._anywhere})
         self._deadline = 0.0
         self._place = place
 
     def __bool__(self) -> bool:
-        return bool(self._rooted or self._anywhere or self._globs or self._regexes)
+        return bool(self._rooted or self._anywhere or self._starts or self._globs or self._regexes)
 
     def _add(self, pattern: str) -> None:
         name = _LIST_OF_EXPERTS.sub(".experts.0.", pattern.strip("."))  # one expert speaks for all
@@ -55,15 +61,30 @@ class Names:
     def __contains__(self, name: str) -> bool:
         """Whether `name` (a full module path with numbers) is named."""
         bare = _bare(name)
-        parts = bare.split(".")
-        for end in range(1, len(parts) + 1):
-            if ".".join(parts[:end]) in self._rooted:
+        if self._rooted:
+            end = bare.find(".")
+            while end >= 0:
+                if bare[:end] in self._rooted:
+                    return True
+                end = bare.find(".", end + 1)
+            if bare in self._rooted:
                 return True
-            if self._anywhere and any(".".join(parts[start:end]) in self._anywhere for start in range(end)):
-                return True
+        if any(bare[:length] in self._starts for length in self._lengths):
+            return True
+        if self._anywhere and self._is_within(bare):
+            return True
         if self._globs and self._globs.match(bare):
             return True
         return any(self._search(regex, name) for regex in self._regexes)
+
+    def _is_within(self, bare: str) -> bool:
+        """Whether a run of the path's words is one of the names that may stand anywhere."""
+        parts = bare.split(".")
+        return any(
+            ".".join(parts[start : start + words]) in self._anywhere
+            for words in self._words
+            for start in range(len(parts) - words + 1)
+        )
 
     def _search(self, regex: re.Pattern[str], name: str) -> bool:
         now = time.monotonic()
@@ -75,11 +96,9 @@ class Names:
 
 def _bare(name: str) -> str:
     """`name` without the wrappers in front."""
-    parts = name.split(".")
-    start = 0
-    while start < len(parts) - 1 and parts[start] in _WRAPPERS:
-        start += 1
-    return ".".join(parts[start:])
+    while (end := name.find(".")) > 0 and name[:end] in _WRAPPERS:
+        name = name[end + 1 :]
+    return name
 
 
 def _checked(text: str, place: str) -> str:

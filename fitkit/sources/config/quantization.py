@@ -123,6 +123,9 @@ def _split(tensor: Tensor, module: str, scheme: Scheme, family: str) -> Iterator
         yield tensor
         return
     groups: dict[str, list[int]] = {}
+    if not scheme.ignore and not scheme.named:  # nothing is told apart by name
+        yield replace(tensor, dtype=_format(tensor, "", scheme, family))
+        return
     for layer in tensor.layers or (-1,):
         name = module.format(layer).replace(".*.", ".0.") or tensor.role
         groups.setdefault(_format(tensor, name, scheme, family), []).append(layer)

@@ -32,7 +32,8 @@ def refusal(kind: type[FitError], config: Any) -> str:
 
 def test_unknown_family_is_named_with_the_nearest_and_what_to_add() -> None:
     said = refusal(UnsupportedModel, {**LLAMA, "model_type": "lama"})
-    assert "'lama'" in said and "llama" in said and "fitkit/sources/config" in said
+    for word in ("'lama'", "llama", "fitkit/sources/config"):
+        assert word in said
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,8 @@ def test_a_key_that_says_nothing_is_no_reason(value: Any) -> None:
 def test_unknown_word_in_layer_types_is_named() -> None:
     words = ["linear_attention", "linear_attention", "linear_attention", "holographic_attention"]
     said = refusal(UnsupportedModel, {**QWEN_LINEAR, "layer_types": words})
-    assert "layer_types" in said and "holographic_attention" in said
+    assert "layer_types" in said
+    assert "holographic_attention" in said
 
 
 def test_the_inner_config_of_a_wrapper_is_checked_too() -> None:
@@ -66,7 +68,8 @@ def test_the_inner_config_of_a_wrapper_is_checked_too() -> None:
     assert model_from_config(wrapped).params > 0
     wrapped["text_config"] = {**LLAMA, "model_type": "gemma3_text", "recurrent_block": 3}
     said = refusal(UnsupportedModel, wrapped)
-    assert "text_config" in said and "recurrent_block" in said
+    assert "text_config" in said
+    assert "recurrent_block" in said
 
 
 @pytest.mark.parametrize(
@@ -116,9 +119,9 @@ def test_any_junk_is_refused_cleanly_or_modelled(data: st.DataObject) -> None:
             target = config[key] = dict(config[key])
             key = data.draw(st.sampled_from(sorted(target)))
         target[key] = data.draw(JUNK)
+    said, params = "", 0
     try:
-        model = model_from_config(config)
+        params = model_from_config(config).params
     except FitError as error:
-        assert 20 < len(str(error)) < 1000
-    else:
-        assert model.params > 0 and model.layers
+        said = str(error)
+    assert params > 0 or 20 < len(said) < 1000

@@ -114,6 +114,10 @@ def _terms(ask: Ask, count: int, context: IntArray, requests: IntArray) -> tuple
     columns: dict[str, Any] = {**term_columns(allocation, max(1, count)), "note": allocation.note}
     if ask.model.context and context.max() > ask.model.context:
         over = context > ask.model.context
+        if (ask.engine, ask.rules) == ("llama.cpp", "engine"):  # it starts all the same, with a warning in its log
+            sentence = too_long(ask.model, int(context.max())).removesuffix(".")
+            columns["note"] = np.where(over, f"{sentence}; llama.cpp starts with it and warns.", allocation.note)
+            return columns, []
         columns = {
             name: np.where(over, NA, value) if isinstance(value, np.ndarray) else value
             for name, value in columns.items()

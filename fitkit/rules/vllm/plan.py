@@ -81,7 +81,7 @@ def make_plan(settings: VLLMSettings, model: Model, device: Device) -> Plan:
     )  # fmt: skip
 
 
-# DeepSeek-V4 on Hopper: tokens a block, bytes a stored state (448 fp8 + 64 bf16 + 8 of scales), page alignment, and the
+# DeepSeek-V4 with FlashMLA: tokens a block, bytes a stored state (448 fp8 + 64 bf16 + 8 of scales), page alignment, and the
 # blocks of the compressors' fp32 states. Source: vLLM 0.33.0 models/deepseek_v4.
 PACKED_BLOCK, PACKED_WINDOW_BLOCK, PACKED_STATE_BYTES, PACKED_ALIGN = 256, 64, 584, 576
 COMPRESSOR_BLOCK = {4: 4, 128: 8}
@@ -126,9 +126,10 @@ class _Builder:
 
     def _packed_device(self) -> None:
         self.block = PACKED_BLOCK
-        if self.device.family != 9:
+        if self.device.family not in (9, 10):  # elsewhere a kernel with another layout
             raise UnsupportedModel(
-                f"{self.model.name}: vLLM's packed cache of compressed attention is known on Hopper only, not on {self.device.name}."
+                f"{self.model.name}: vLLM's packed cache of compressed attention is known for FlashMLA (compute capability 9 "
+                f"and 10), not on {self.device.name}."
             )
 
     def _choose_kernels(self) -> None:

@@ -14,6 +14,7 @@ from fitkit.rules.base import Evidence
 from fitkit.rules.vllm.device import Device
 from fitkit.rules.vllm.measured import Part, measured_parts
 from fitkit.rules.vllm.plan import Plan
+from fitkit.rules.vllm.quants import as_asked
 from fitkit.rules.vllm.settings import VLLMSettings
 from fitkit.rules.vllm.weights import EngineRefuses, stage_weights
 
@@ -39,6 +40,12 @@ def memory_parts(
     settings: VLLMSettings, model: Model, device: Device, plan: Plan, length: int, tokens: int, sequences: int
 ) -> Parts:
     """Every part at this batch shape. `length` in tokens, `tokens` and `sequences` the resolved batch limits."""
+    method = settings.quantization
+    if method not in (None, "fp8") and not model.quant:
+        why = f"quantization={method!r} needs a checkpoint of that kind, and {model.name} is not quantized; only fp8 is made while loading."
+        return Parts(
+            requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=(), beside=(), refusal=why
+        )
     if plan.refusal:
         return Parts(requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=(), beside=())
     try:
@@ -50,12 +57,15 @@ def memory_parts(
     return Parts(
         requested_bytes=requested(settings, device),
         stage_weights=stages,
-        subtracted=(*loaded_parts(settings, model, max(stages)), *measured_parts(settings, model, tokens, sequences)),
+        subtracted=(
+            *loaded_parts(settings, model, device, max(stages)),
+            *measured_parts(settings, model, tokens, sequences),
+        ),
         beside=(),
     )
 
 
-def loaded_parts(settings: VLLMSettings, model: Model, weights: int) -> tuple[Part, ...]:
+def loaded_parts(settings: VLLMSettings, model: Model, device: Device, weights: int) -> tuple[Part, ...]:
     """What model loading takes: the parameters, the rotary tables, and what conversions after loading add or give back."""
     tables = sum(rows * width * {"F32": 4}.get(dtype, 2) for rows, width, dtype in model.get("rope_tables", ()))
     parts = [
@@ -66,6 +76,9 @@ def loaded_parts(settings: VLLMSettings, model: Model, weights: int) -> tuple[Pa
             "rope_tables", tables, "engine", "vLLM 0.33.0 rotary_embedding: positions x rotary width, on every rank"
         ),
     ]
+    if settings.quantization == "fp8" and not model.quant:
+        less = weights - max(stage_weights(settings, as_asked(model, "FP8")[0], device))
+        parts.append(_exact("online_fp8", -less, "engine", "vLLM 0.33.0 quantization/fp8.py: converted after loading"))
     copy = dequantized_latents(settings, model)
     if copy:
         parts.append(
@@ -81,8 +94,9 @@ def loaded_parts(settings: VLLMSettings, model: Model, weights: int) -> tuple[Pa
 
 def dequantized_latents(settings: VLLMSettings, model: Model) -> int:
     """The 16-bit copy MLA keeps of a quantized kv_b_proj [bytes of one rank]; of an unquantized one it keeps views."""
+    ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size
     return sum(
-        tensor.elements * tensor.copies * 2 // settings.tensor_parallel_size
+        -(-tensor.elements * tensor.copies * 2 // ranks)
         for tensor in model.tensors
         if tensor.role == "attn_kv_b" and tensor.part != "mtp" and tensor.dtype not in ("", "BF16", "F16", "F32")
     )

@@ -243,10 +243,20 @@ class Cutter:
         if form is not None:
             if role.endswith("_exps"):
                 form = whole_groups(form, self._expert_width_of(tensor), self.model.name)
+            elif self.ranks.tp > 1 and not tensor.part:
+                self._check_groups(tensor, shape, form)
             return loaded_bytes(role, shape, form) + fused_scalars(role, form)
         if role == "altup_correct_scale" or (role == "ffn_gate_inp" and families.router_in_32_bits(self.model)):
             return math.prod(shape) * 4
         return math.prod(shape) * {"F32": 4, "I32": 4, "I64": 8, "BF16": 2, "F16": 2}.get(tensor.dtype, self.element)
+
+    def _check_groups(self, tensor: Tensor, shape: tuple[int, ...], form: Format) -> None:
+        """VLLM's linear layers do not start where a rank's inputs cut through a group of weights that share a scale."""
+        if form.group > 1 and shape[0] != tensor.shape[0] and shape[0] % form.group:
+            raise EngineRefuses(
+                f"{self.model.name}: {form.quant} with groups of {form.group} cannot be cut for tensor_parallel_size "
+                f"{self.ranks.tp}: {tensor.role} would have {shape[0]} inputs a rank."
+            )
 
     def _format(self, tensor: Tensor) -> Format | None:
         """How vLLM packs it: as stored, but for modules it builds without the checkpoint's method."""

@@ -74,7 +74,7 @@ def test_every_slider_and_list_has_a_name(first: Any) -> None:
 
 
 def test_charts_say_what_they_show(first: Any) -> None:
-    label = first.page.locator(".fk-chart-memory [aria-roledescription=visualization]")
+    label = first.page.locator(".fk-chart-memory[aria-roledescription=visualization]")
     expect(label).to_have_attribute("aria-label", re.compile(r"1x RTX 4090: [\d.]+ GiB of [\d.]+ GiB usable"))
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -12,6 +10,7 @@ from typing import Literal, cast
 from fitkit import facts
 from fitkit.errors import BadInput, UnknownName, short
 from fitkit.facts.apple import working_set
+from fitkit.gpu_names import counted, gpu_row, size_gib, whole_bytes, whole_count, with_memory
 from fitkit.units import GB, GIB, MIB
 
 Backend = Literal["cuda", "rocm", "metal", "vulkan", "xpu", "cpu", "other"]
@@ -31,9 +30,7 @@ class Gpu:
     nominal_bytes: int
     driver_bytes: int = 0
     torch_bytes: int = 0
-    usable_bytes: int = (
-        0  # set where the system itself limits the GPU (Apple: what every macOS lets it use; AMD APU: its share)
-    )
+    usable_bytes: int = 0  # where the system itself limits the GPU: what every macOS lets it use, an AMD chip's share
     usable_high_bytes: int = 0  # what the newest macOS lets it use, where versions differ
     backend: Backend = "cuda"
     compute_arch: str = ""  # sm_90, gfx1100, ...
@@ -81,15 +78,12 @@ def gpu(name: str, *, macos: str = "") -> Gpu:
     """
     if not isinstance(name, str):
         raise BadInput(f"A GPU's name such as 'RTX 4090' was expected, not {short(name)}.")
-    size = _size_gib(name)
+    size = size_gib(name)
     if size is not None:
         return Gpu(
-            name=f"{size:g} GiB GPU", vendor="", nominal_bytes=_whole_bytes("GPU memory", size, GIB), source="as given"
+            name=f"{size:g} GiB GPU", vendor="", nominal_bytes=whole_bytes("GPU memory", size, GIB), source="as given"
         )
-    row = facts.find("gpus", _plain(name))
-    if row is None:
-        raise _no_gpu(name)
-    return _gpu(row["name"], macos)
+    return _gpu(gpu_row(name)["name"], macos)
 
 
 @cache
@@ -144,21 +138,21 @@ def machine(
     if gpu_limit_gib is not None:
         if chip is None:
             raise BadInput("gpu_limit_gib was given for a machine without a GPU.")
-        limit = _whole_bytes("gpu_limit_gib", gpu_limit_gib, GIB, high=chip.nominal_bytes)
+        limit = whole_bytes("gpu_limit_gib", gpu_limit_gib, GIB, high=chip.nominal_bytes)
         chip = replace(chip, usable_bytes=limit, usable_high_bytes=limit)
     if taken_gib is not None and chip is None:
         raise BadInput("taken_gib was given for a machine without a GPU.")
     changes: dict[str, object] = {"gpu": chip}
     if ram_gb is not None and not (chip and chip.vendor == "apple"):
-        changes["ram_bytes"] = _whole_bytes("ram_gb", ram_gb, GB)
+        changes["ram_bytes"] = whole_bytes("ram_gb", ram_gb, GB)
     if disk_free_gb is not None:
-        changes["disk_free_bytes"] = _whole_bytes("disk_free_gb", disk_free_gb, GB, low=0)
+        changes["disk_free_bytes"] = whole_bytes("disk_free_gb", disk_free_gb, GB, low=0)
     if not data_location:
         changes["disk_free_bytes"] = -1
     if taken_gib is not None and chip is not None:
-        changes["taken_bytes"] = _whole_bytes("taken_gib", taken_gib, GIB, low=0, high=chip.nominal_bytes)
+        changes["taken_bytes"] = whole_bytes("taken_gib", taken_gib, GIB, low=0, high=chip.nominal_bytes)
     if nodes is not None:
-        changes["nodes"] = _count(nodes, "nodes") * (found.nodes if isinstance(text, str) else 1)
+        changes["nodes"] = whole_count(nodes, "nodes") * (found.nodes if isinstance(text, str) else 1)
     return replace(found, **changes)  # type: ignore[arg-type]
 
 
@@ -170,14 +164,6 @@ def all_machines() -> tuple[Machine, ...]:
 
 # ---- reading a line -----------------------------------------------------------------------------------------------------
 
-_COUNTED = re.compile(r"\s*(-?\d+(?:\.\d+)?)\s*[x×*]\s*(.+)|(.+?)\s+[x×*]\s*(\d+)\s*", re.IGNORECASE)
-_SIZE = re.compile(r"\s*(-?\d+(?:[.,]\d+)?)\s*(?:g|gb|gib)\s*(?:gpu|card|vram)?\s*", re.IGNORECASE)
-_BESIDE = re.compile(
-    r"\b(apple|mac ?studio|mac ?book( ?(pro|air))?|mac ?mini|mac ?pro|imac|nvidia|amd|intel|geforce|tesla|gpus?)\b",
-    re.IGNORECASE,
-)
-_MOST = 100_000
-
 
 def _read(text: object, ram_gb: float | None, macos: str) -> Machine:
     """The machine a line names."""
@@ -188,14 +174,14 @@ def _read(text: object, ram_gb: float | None, macos: str) -> Machine:
     row = facts.find("machines", text)
     if row is not None:
         return _machine(row, macos)
-    count, rest = _split(text)
+    count, rest = counted(text)
     row = facts.find("machines", rest)
     if row is not None:
         one = _machine(row, macos)
         if one.count == 1 and one.gpu is not None and not one.gpu.unified:
             return replace(one, name=f"{count}x {one.name}", count=count)
         return replace(one, name=f"{count}x {one.name}", nodes=count)
-    chip = gpu(_with_memory(rest, ram_gb), macos=macos)
+    chip = gpu(with_memory(rest, ram_gb), macos=macos)
     name = chip.name.removesuffix(" GPU") if not chip.vendor else chip.name
     return Machine(
         name=f"{count}x {name}",
@@ -204,50 +190,6 @@ def _read(text: object, ram_gb: float | None, macos: str) -> Machine:
         ram_bytes=chip.nominal_bytes if chip.unified else 0,
         source=chip.source,
     )
-
-
-def _split(text: str) -> tuple[int, str]:
-    """A count and what is counted; one where no count is written."""
-    match = _COUNTED.fullmatch(text)
-    if match is None or facts.find("gpus", _plain(text)):
-        return 1, text
-    number, rest = (match[1], match[2]) if match[1] else (match[4], match[3])
-    value = float(number)
-    return _count(int(value) if value.is_integer() else value, "GPUs"), rest
-
-
-def _plain(name: str) -> str:
-    """A name without the words that makers put beside it and without the box an Apple chip sits in."""
-    return name if facts.find("gpus", name) else _BESIDE.sub(" ", name)
-
-
-def _with_memory(name: str, ram_gb: float | None) -> str:
-    """An Apple chip's name completed by its memory where that is given apart."""
-    plain = _plain(name).strip()
-    if ram_gb is None or not re.fullmatch(r"m\d+(\s*-?\s*(pro|max|ultra))?", plain, re.IGNORECASE):
-        return name
-    return f"{plain} {ram_gb:g}GB"
-
-
-def _size_gib(text: str) -> float | None:
-    match = _SIZE.fullmatch(text)
-    return float(match[1].replace(",", ".")) if match else None
-
-
-def _no_gpu(name: str) -> UnknownName:
-    """The error for a name that is no GPU: the sizes of a chip that has several, else the nearest names."""
-    folded = facts.fold(_plain(name))
-    longer = [
-        row["name"]
-        for row in facts.rows("gpus")
-        if folded and re.fullmatch(re.escape(folded) + r"\d+gb", facts.fold(row["name"]))
-    ]
-    if longer:
-        return UnknownName(
-            f"{short(name)} is sold with several sizes of memory; say which: {', '.join(longer)}.", tuple(longer)
-        )
-    known = [*facts.every_name("gpus"), *facts.every_name("machines")]
-    return UnknownName.among("GPU or machine", name, known)
 
 
 # ---- rows to values -----------------------------------------------------------------------------------------------------
@@ -291,20 +233,3 @@ def _machine(row: Mapping[str, str], macos: str = "") -> Machine:
 
 def _scaled(text: str, unit: int) -> int:
     return round(float(text) * unit) if text else 0
-
-
-def _count(value: object, what: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise BadInput(f"A number of {what} from 1 to {_MOST:,} was expected, not {short(value)}.")
-    return value
-
-
-def _whole_bytes(what: str, value: float, unit: int, *, low: float = 1e-6, high: int = 2**60) -> int:
-    """`value` units in bytes; refused where it is no finite number between `low` units and `high` bytes."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise BadInput(f"{what} is {short(value)}, where a finite number was expected.")
-    if not low <= value or value * unit > high:
-        raise BadInput(
-            f"{what} is {short(value)}, where a number up to {high / unit:,.0f} was expected{'' if low else ', not negative'}."
-        )
-    return round(value * unit)

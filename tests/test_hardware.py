@@ -146,6 +146,18 @@ def test_impossible_values(said: dict[str, object]) -> None:
         machine("M3 Max 64GB" if "macos" in said else "h100", **said)  # type: ignore[arg-type]
 
 
+def test_memory_behind_a_name() -> None:
+    assert machine("RTX PRO 6000 Blackwell 96GB").name == "1x RTX PRO 6000"
+    assert machine("MI250X 128GB").count == 2
+    with pytest.raises(BadInput, match=r"listed with 24 GB.*'48 GiB'"):
+        machine("RTX 4090 48GB")
+
+
+def test_mixed_gpus_are_told_apart() -> None:
+    with pytest.raises(BadInput, match="different kinds"):
+        machine("RTX 4090 + 2x RTX 3090")
+
+
 def test_an_unknown_keyword_is_an_error() -> None:
     with pytest.raises(TypeError):
         machine("h100", ram=4)  # type: ignore[call-arg]

@@ -162,7 +162,8 @@ def dtype_of(config: Config) -> str:
 
 # Each fills FAMILIES as it is imported.
 ROOMS = (
-    "dense", "legacy", "postnorm", "window", "moe", "experts", "latent", "compressed", "hybrid", "delta", "encoder", "multimodal", "llava",
+    "dense", "variants", "legacy", "glm", "gemma", "olmo", "window", "moe", "experts", "windowed_experts", "latent", "compressed",
+    "hybrid", "nemotron_h", "delta", "kda", "shortconv", "encoder", "multimodal", "llava",
 )  # fmt: skip
 
 

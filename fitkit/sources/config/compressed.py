@@ -12,6 +12,8 @@ from fitkit.sources.config.moe import shared_experts
 from fitkit.sources.config.view import Config
 
 RATIOS = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+
+
 OVERLAP = {4: 2, 128: 1}  # windows the compressor looks at; the ratio with an indexer overlaps
 
 
@@ -44,7 +46,7 @@ def deepseek_v4(config: Config) -> Shape:
     window = config.whole("sliding_window", default=128)
     hashed = config.whole("num_hash_layers", default=3, low=0, high=n)
     d.embeddings()
-    block(d, d.all, hashed)
+    v4_block(d, d.all, hashed)
     for rate in (4, 128):
         layers = [i for i in range(n) if ratio[i] == rate]
         compressor(d, layers, rate, d.head_dim, "attn_compressor", "model.layers.{}.self_attn.compressor.")
@@ -73,7 +75,7 @@ def deepseek_v4(config: Config) -> Shape:
     d.extra["rope_positions"], d.extra["rope_dim"] = d.context, rope
 
     def mtp(one: Decoder, layers: range) -> None:
-        block(one, layers, 0)
+        v4_block(one, layers, 0)
         for role in ("nextn.e_proj", "nextn.h_proj"):
             one.build.add(role, (one.hidden, one.hidden), layers, module="mtp.{}." + role.removeprefix("nextn."))
         one.norms("nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", layers=layers)
@@ -83,7 +85,7 @@ def deepseek_v4(config: Config) -> Shape:
     return d.shape("deepseek4")
 
 
-def block(d: Decoder, layers: Sequence[int], hashed: int) -> None:
+def v4_block(d: Decoder, layers: Sequence[int], hashed: int) -> None:
     """What every layer has: attention through low ranks, experts, two norms, the hyper-connections around both halves."""
     config, build, heads, width = d.config, d.build, d.heads, d.head_dim
     module = "model.layers.{}.self_attn."

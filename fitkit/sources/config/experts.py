@@ -1,49 +1,16 @@
-"""More mixture-of-experts decoders: those that differ from Mixtral's or DeepSeek's plan in a norm, a bias or a width."""
+"""More mixture-of-experts decoders."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fitkit.errors import UnsupportedModel
+from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
-from fitkit.sources.config.decoder import Decoder, every, layer_kinds
+from fitkit.sources.config.decoder import Decoder
 from fitkit.sources.config.dense import windows
-from fitkit.sources.config.moe import EXPERT_DIM, EXPERTS, USED, own_embeddings, shared_experts, sparse_layers
+from fitkit.sources.config.moe import EXPERTS, USED, shared_experts, sparse_decoder, sparse_layers
 from fitkit.sources.config.view import Config
-
-
-def sparse_decoder(
-    d: Decoder, *, correction: bool, qk_norm: bool, bias: bool = False, out_bias: bool = False
-) -> Decoder:
-    """Full attention, dense layers first, then routed experts with shared ones, two norms a layer."""
-    dense, sparse = sparse_layers(d.config, d.build.n)
-    d.embeddings()
-    d.attention(bias=bias, out_bias=out_bias, qk_norm=(d.head_dim, d.head_dim) if qk_norm else ())
-    d.cache(*windows(d))
-    if dense:
-        d.feed_forward(dense)
-    shared_experts(d, sparse, correction=correction)
-    d.norms("attn_norm", "ffn_norm")
-    d.extra["dense_layers"] = len(dense)
-    return d
-
-
-@family("deepseek", architectures=("DeepseekForCausalLM",))
-def deepseek_moe(config: Config) -> Shape:
-    """DeepSeek-MoE: ordinary attention."""
-    bias = config.flag("attention_bias", default=False)
-    d = sparse_decoder(Decoder.read(config), correction=False, qk_norm=False, bias=bias, out_bias=bias)
-    d.rope()
-    return d.shape("deepseek")
-
-
-@family("dots1", architectures=("Dots1ForCausalLM",))
-def dots1(config: Config) -> Shape:
-    """Norms on q and k, a correction bias on the router."""
-    bias = config.flag("attention_bias", default=False)
-    config.raw("max_window_layers")  # only counts where sliding_window is said
-    d = sparse_decoder(Decoder.read(config), correction=True, qk_norm=True, bias=bias, out_bias=bias)
-    d.rope()
-    return d.shape("dots1")
 
 
 @family("hy_v3", architectures=("HYV3ForCausalLM",))
@@ -63,17 +30,6 @@ def hy_v3(config: Config) -> Shape:
 
     d.mtp(config.whole("num_nextn_predict_layers", "num_mtp_layers", default=0, low=0), mtp)
     return d.shape("hy_v3", router_dtype="F32")
-
-
-@family("solar_open", architectures=("SolarOpenForCausalLM",))
-def solar_open(config: Config) -> Shape:
-    """GLM-4-MoE's plan without biases; every layer has experts."""
-    bias = config.flag("attention_bias", default=False)
-    d = sparse_decoder(
-        Decoder.read(config), correction=True, qk_norm=config.flag("use_qk_norm", default=False), bias=bias
-    )
-    d.rope()
-    return d.shape("glm4moe", router_dtype="F32")
 
 
 @family("ernie4_5_moe", architectures=("Ernie4_5_MoeForCausalLM",))
@@ -145,8 +101,6 @@ def minimax_m2(config: Config) -> Shape:
     d = Decoder.read(config)
     kinds = config.wholes("attn_type_list", count=d.build.n, default=1, high=1)
     if 0 in kinds:
-        from fitkit.errors import UnsupportedModel
-
         raise UnsupportedModel(
             f"{config.place}: attn_type_list has lightning layers, which MiniMax-M2's function does not model."
         )
@@ -167,18 +121,40 @@ def minimax_m2(config: Config) -> Shape:
     return d.shape("minimax-m2", router_dtype="F32")
 
 
-@family("olmoe", architectures=("OlmoeForCausalLM",))
-def olmoe(config: Config) -> Shape:
-    """Norms over all heads of q and k, experts in every layer."""
+@family("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text", architectures=("MiniMaxM3ForCausalLM",))
+def minimax_m3(config: Config) -> Shape:
+    """Ordinary grouped heads; most layers choose blocks of the context by an indexer of their own."""
     d = Decoder.read(config)
-    bias = config.flag("attention_bias", default=False)
+    n, build = d.build.n, d.build
+    dense, sparse = sparse_layers(config, n)
     d.embeddings()
-    d.attention(bias=bias, out_bias=bias, qk_norm=(d.heads * d.head_dim, d.kv_heads * d.head_dim))
+    d.attention(qk_norm=(d.head_dim, d.head_dim))
     d.cache()
-    d.experts(d.all, config.whole(*EXPERTS), config.whole(*USED), config.whole("intermediate_size"))
+    choice = config.view("sparse_attention_config")
+    if choice is not None:
+        chosen = tuple(i for i, on in enumerate(choice.wholes("sparse_attention_freq", count=n, default=0)) if on)
+        dim, heads = choice.whole("sparse_index_dim", default=128), choice.whole("sparse_num_index_heads", default=4)
+        module = "model.layers.{}.self_attn.index_"
+        build.add("indexer.q_proj", (d.hidden, heads * dim), chosen, module=module + "q_proj")
+        build.add("indexer.k_proj", (d.hidden, dim), chosen, module=module + "k_proj")
+        build.add("indexer.q_norm", (dim,), chosen, module=module + "q_norm")
+        build.add("indexer.k_norm", (dim,), chosen, module=module + "k_norm")
+        build.keep(Cache(kind="indexer", k_dim=dim), chosen)
+        d.extra.update(
+            index_heads=heads, index_head_dim=dim, index_block=choice.whole("sparse_block_size", default=128)
+        )
+    width = config.whole("moe_intermediate_size", "intermediate_size")
+    if dense:
+        d.feed_forward(dense, config.whole("dense_intermediate_size", "intermediate_size"))
+    config.raw("intermediate_size")
+    d.experts(
+        sparse, config.whole(*EXPERTS), config.whole(*USED), width, correction=config.flag("use_routing_bias", default=False),
+        shared_dim=config.whole("shared_intermediate_size", default=width) * config.whole("n_shared_experts", default=0, low=0),
+        module="model.layers.{}.block_sparse_moe.",
+    )  # fmt: skip
     d.norms("attn_norm", "ffn_norm")
-    d.rope()
-    return d.shape("olmoe")
+    d.rope(partial=0.5)
+    return d.shape("minimax-m3", router_dtype="F32", dense_layers=len(dense))
 
 
 @family("phimoe", architectures=("PhiMoEForCausalLM",))
@@ -245,61 +221,6 @@ def dbrx(config: Config) -> Shape:
     return d.shape("dbrx")
 
 
-@family("exaone_moe", architectures=("ExaoneMoeForCausalLM", "ExaoneMoEForCausalLM"))
-def exaone_moe(config: Config) -> Shape:
-    """Windows in three layers of four, norms on q and k; experts with a shared one; an MTP block."""
-    d = Decoder.read(config)
-    n = d.build.n
-    said = config.raw("sliding_window_pattern", default=4)
-    default = (
-        tuple("full" if said[i % len(said)] == "G" else "sliding" for i in range(n))
-        if isinstance(said, str) and said
-        else every(n, config.whole("sliding_window_pattern", default=4, low=0), "sliding", "full")
-    )
-    kinds = layer_kinds(config, n, default, ("full", "sliding"))
-    dense, sparse = sparse_layers(config, n)
-    d.embeddings()
-    d.attention(qk_norm=(d.head_dim, d.head_dim))
-    d.cache(kinds, config.nullable("sliding_window", 4096))
-    if dense:
-        d.feed_forward(dense)
-    shared_experts(d, sparse)
-    d.norms("attn_norm", "ffn_norm")
-    d.rope()
-
-    def mtp(one: Decoder, layers: range) -> None:
-        one.attention(layers, qk_norm=(one.head_dim, one.head_dim))
-        one.feed_forward(layers)
-        one.norms("attn_norm", "ffn_norm", layers=layers)
-
-    d.mtp(config.whole("num_nextn_predict_layers", default=0, low=0), mtp)
-    return d.shape("exaone-moe", dense_layers=len(dense), router_dtype="F32")
-
-
-@family("afmoe", architectures=("AfmoeForCausalLM",))
-def afmoe(config: Config) -> Shape:
-    """Trinity: windows in three layers of four, a gate as wide as q, four norms, experts with shared ones."""
-    d = Decoder.read(config)
-    n = d.build.n
-    period = config.whole("global_attn_every_n_layers", default=4, low=0)
-    kinds = layer_kinds(config, n, every(n, period, "sliding", "full"), ("full", "sliding"))
-    dense, sparse = sparse_layers(config, n)
-    d.embeddings()
-    d.attention(qk_norm=(d.head_dim, d.head_dim))
-    d.build.add("attn_gate", (d.hidden, d.heads * d.head_dim), d.all, module="model.layers.{}.self_attn.gate_proj")
-    d.cache(kinds, config.nullable("sliding_window", 1024))
-    if dense:
-        d.feed_forward(dense)
-    width = config.whole(*EXPERT_DIM)
-    d.experts(
-        sparse, config.whole(*EXPERTS), config.whole(*USED), width, correction=True, router="router.gate",
-        shared_dim=width * config.whole("num_shared_experts", default=1, low=0),
-    )  # fmt: skip
-    d.norms("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-    d.rope()
-    return d.shape("afmoe", dense_layers=len(dense))
-
-
 @family(
     "sarvam_moe",
     "bailing_moe",
@@ -331,6 +252,3 @@ def bailing_moe(config: Config) -> Shape:
         config.whole("num_nextn_predict_layers", default=0, low=0), lambda one, layers: block(one, layers, (), layers)
     )
     return d.shape("bailingmoe2" if second else "bailingmoe", dense_layers=len(dense))
-
-
-__all__ = ["own_embeddings", "sparse_decoder"]

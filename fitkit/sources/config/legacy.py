@@ -6,11 +6,10 @@ from collections.abc import Iterable
 
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.decoder import Decoder
-from fitkit.sources.config.dense import windows
 from fitkit.sources.config.view import Config
 
 
-def joint(
+def joint_qkv(
     d: Decoder,
     *,
     qkv_bias: bool,
@@ -62,7 +61,7 @@ def gpt2(config: Config) -> Shape:
     d = Decoder.read(config)
     d.embeddings(prefix="transformer.")
     d.build.add("position_embd", (d.hidden, d.context), module="transformer.wpe")
-    joint(d, qkv_bias=True, out_bias=True, module="transformer.h.{}.attn.")
+    joint_qkv(d, qkv_bias=True, out_bias=True, module="transformer.h.{}.attn.")
     up_down(d, config.whole("n_inner", default=4 * d.hidden), bias=True, module="transformer.h.{}.mlp.")
     with_biases(d, ("attn_norm", "ffn_norm"))
     d.cache()
@@ -77,7 +76,7 @@ def gpt_bigcode(config: Config) -> Shape:
         d.kv_heads = 1
     d.embeddings(prefix="transformer.")
     d.build.add("position_embd", (d.hidden, d.context), module="transformer.wpe")
-    joint(d, qkv_bias=True, out_bias=True, module="transformer.h.{}.attn.")
+    joint_qkv(d, qkv_bias=True, out_bias=True, module="transformer.h.{}.attn.")
     up_down(d, config.whole("n_inner", default=4 * d.hidden), bias=True, module="transformer.h.{}.mlp.")
     with_biases(d, ("attn_norm", "ffn_norm"))
     d.cache()
@@ -90,7 +89,9 @@ def gpt_neox(config: Config) -> Shape:
     d = Decoder.read(config)
     bias = config.flag("attention_bias", default=True)
     d.embeddings(prefix="gpt_neox.", head="embed_out")
-    joint(d, qkv_bias=bias, out_bias=bias, module="gpt_neox.layers.{}.attention.", names=("query_key_value", "dense"))
+    joint_qkv(
+        d, qkv_bias=bias, out_bias=bias, module="gpt_neox.layers.{}.attention.", names=("query_key_value", "dense")
+    )
     up_down(d, d.ffn_dim, bias=True, module="gpt_neox.layers.{}.mlp.", names=("dense_h_to_4h", "dense_4h_to_h"))
     with_biases(d, ("attn_norm", "ffn_norm"))
     d.cache()
@@ -151,7 +152,7 @@ def bloom(config: Config) -> Shape:
     for role in ("token_embd_norm", "token_embd_norm.bias"):
         d.build.add(role, (d.hidden,), module="transformer.word_embeddings_layernorm")
     module = "transformer.h.{}."
-    joint(d, qkv_bias=True, out_bias=True, module=module + "self_attention.", names=("query_key_value", "dense"))
+    joint_qkv(d, qkv_bias=True, out_bias=True, module=module + "self_attention.", names=("query_key_value", "dense"))
     up_down(d, 4 * d.hidden, bias=True, module=module + "mlp.", names=("dense_h_to_4h", "dense_4h_to_h"))
     with_biases(d, ("attn_norm", "ffn_norm"))
     d.cache()
@@ -168,7 +169,7 @@ def falcon(config: Config) -> Shape:
     bias = config.flag("bias", default=False)
     d.embeddings(prefix="transformer.")
     module = "transformer.h.{}."
-    joint(d, qkv_bias=bias, out_bias=bias, module=module + "self_attention.", names=("query_key_value", "dense"))
+    joint_qkv(d, qkv_bias=bias, out_bias=bias, module=module + "self_attention.", names=("query_key_value", "dense"))
     ffn = config.whole("ffn_hidden_size", default=4 * d.hidden)
     up_down(d, ffn, bias=bias, module=module + "mlp.", names=("dense_h_to_4h", "dense_4h_to_h"))
     two = config.whole("num_ln_in_parallel_attn", default=2 if new else 1) == 2
@@ -192,7 +193,7 @@ def mpt(config: Config) -> Shape:
     if not alibi and config.flag("learned_pos_emb", default=True):
         d.build.add("position_embd", (d.hidden, d.context), module="transformer.wpe")
     module = "transformer.blocks.{}."
-    joint(d, qkv_bias=bias, out_bias=bias, module=module + "attn.", names=("Wqkv", "out_proj"))
+    joint_qkv(d, qkv_bias=bias, out_bias=bias, module=module + "attn.", names=("Wqkv", "out_proj"))
     ffn = config.whole("expansion_ratio", default=4) * d.hidden
     up_down(d, ffn, bias=bias, module=module + "ffn.", names=("up_proj", "down_proj"))
     d.norms("attn_norm", "ffn_norm", bias=bias)
@@ -206,7 +207,7 @@ def phi(config: Config) -> Shape:
     d = Decoder.read(config)
     d.embeddings()
     d.build.add("output.bias", (d.vocab,), module="lm_head")
-    joint(d, qkv_bias=True, out_bias=True, module="model.layers.{}.self_attn.", names=("qkv_proj", "dense"))
+    joint_qkv(d, qkv_bias=True, out_bias=True, module="model.layers.{}.self_attn.", names=("qkv_proj", "dense"))
     ffn = config.whole("intermediate_size", "n_inner", default=4 * d.hidden)
     up_down(d, ffn, bias=True, module="model.layers.{}.mlp.", names=("fc1", "fc2"))
     with_biases(d, ("attn_norm",))
@@ -223,7 +224,7 @@ def phi3_small(config: Config) -> Shape:
     for key in ("dense_attention_every_n_layers", "blocksparse_block_size", "blocksparse_num_local_blocks"):
         config.raw(key)  # which tokens are read, not which are kept
     d.embeddings()
-    joint(d, qkv_bias=True, out_bias=True, module="model.layers.{}.self_attn.", names=("query_key_value", "dense"))
+    joint_qkv(d, qkv_bias=True, out_bias=True, module="model.layers.{}.self_attn.", names=("query_key_value", "dense"))
     ffn = config.whole("ff_intermediate_size", "intermediate_size")
     up_down(d, ffn, bias=True, module="model.layers.{}.mlp.", names=("up_proj", "down_proj"), fused_gate=True)
     with_biases(d, ("attn_norm", "ffn_norm"))
@@ -237,103 +238,9 @@ def qwen1(config: Config) -> Shape:
     """Joint q, k, v with a bias; intermediate_size counts gate and up together."""
     d = Decoder.read(config)
     d.embeddings(prefix="transformer.")
-    joint(d, qkv_bias=True, out_bias=False, module="transformer.h.{}.attn.")
+    joint_qkv(d, qkv_bias=True, out_bias=False, module="transformer.h.{}.attn.")
     d.feed_forward(ffn_dim=d.ffn_dim // 2, module="transformer.h.{}.mlp.")
     d.norms("attn_norm", "ffn_norm")
     d.cache()
     d.rope()
     return d.shape("qwen")
-
-
-@family("chatglm", architectures=("ChatGLMModel", "ChatGLMForConditionalGeneration"))
-def chatglm(config: Config) -> Shape:
-    """ChatGLM 2 and 3 and the first GLM-4: joint q, k, v, joint gate and up; llama.cpp calls them chatglm."""
-    d = Decoder.read(config)
-    if config.flag("multi_query_attention", default=False):
-        d.kv_heads = config.whole("multi_query_group_num", default=1)
-    bias = config.flag("add_bias_linear", default=False)
-    d.embeddings(prefix="transformer.encoder.", head="transformer.output_layer")
-    module = "transformer.encoder.layers.{}."
-    qkv_bias = config.flag("add_qkv_bias", default=False) or bias
-    joint(d, qkv_bias=qkv_bias, out_bias=bias, module=module + "self_attention.", names=("query_key_value", "dense"))
-    ffn = config.whole("ffn_hidden_size")
-    up_down(d, ffn, bias=bias, module=module + "mlp.", names=("dense_h_to_4h", "dense_4h_to_h"), fused_gate=True)
-    d.norms("attn_norm", "ffn_norm")
-    d.cache()
-    d.rope(partial=0.5)
-    return d.shape("chatglm")
-
-
-def glm_layers(d: Decoder, *norms: str) -> None:
-    """GLM-4's layers: a bias on q, k and v where the file says so, gate and up in one tensor, `norms`."""
-    d.embeddings()
-    d.attention(bias=d.config.flag("attention_bias", default=False))
-    up_down(
-        d, d.ffn_dim, bias=False, module="model.layers.{}.mlp.", names=("gate_up_proj", "down_proj"), fused_gate=True
-    )
-    d.norms(*norms)
-    d.cache()
-    d.rope(partial=0.5)
-
-
-@family("glm", architectures=("GlmForCausalLM",))
-def glm(config: Config) -> Shape:
-    """GLM-4 in the library's own form."""
-    d = Decoder.read(config)
-    glm_layers(d, "attn_norm", "ffn_norm")
-    return d.shape("chatglm")
-
-
-@family("glm4", "glm4v_text", architectures=("Glm4ForCausalLM",))
-def glm4(config: Config) -> Shape:
-    """GLM-4-0414: norms before and after both halves."""
-    d = Decoder.read(config)
-    glm_layers(d, "attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-    return d.shape("glm4")
-
-
-@family("stablelm", "stablelm_epoch", architectures=("StableLmForCausalLM", "StableLMEpochForCausalLM"))
-def stablelm(config: Config) -> Shape:
-    """Layer norms with a bias; q, k, v may have one; q and k may have a norm a head."""
-    d = Decoder.read(config)
-    d.embeddings()
-    per_head = config.flag("qk_layernorm", default=False)
-    d.attention(
-        bias=config.flag("use_qkv_bias", default=False),
-        qk_norm=(d.heads * d.head_dim, d.kv_heads * d.head_dim) if per_head else (),
-    )
-    d.feed_forward()
-    parallel = config.flag("use_parallel_residual", default=False)
-    with_biases(d, ("attn_norm",) if parallel else ("attn_norm", "ffn_norm"))
-    d.cache()
-    d.rope(partial=0.25)
-    return d.shape("stablelm")
-
-
-@family("starcoder2", architectures=("Starcoder2ForCausalLM",))
-def starcoder2(config: Config) -> Shape:
-    """Biases everywhere, no gate, a window in the larger ones."""
-    d = Decoder.read(config)
-    bias = config.flag("use_bias", default=True)
-    d.embeddings()
-    d.attention(bias=bias, out_bias=bias)
-    up_down(d, d.ffn_dim, bias=bias, module="model.layers.{}.mlp.")
-    with_biases(d, ("attn_norm", "ffn_norm"))
-    d.cache(*windows(d))
-    d.rope()
-    return d.shape("starcoder2")
-
-
-@family("cohere", architectures=("CohereForCausalLM",))
-def cohere(config: Config) -> Shape:
-    """Parallel halves behind one norm, tied; the largest have a norm for each head of q and k."""
-    d = Decoder.read(config)
-    d.embeddings()
-    bias = config.flag("attention_bias", default=False)
-    norms = (d.heads * d.head_dim, d.kv_heads * d.head_dim) if config.flag("use_qk_norm", default=False) else ()
-    d.attention(bias=bias, out_bias=bias, qk_norm=norms)
-    d.feed_forward()
-    d.norms("attn_norm")
-    d.cache()
-    d.rope()
-    return d.shape("command-r")

@@ -1,13 +1,12 @@
-"""Mixture-of-experts decoders with ordinary attention."""
+"""Mixture-of-experts decoders: how files say which layers have experts, and the plainest families."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.decoder import Decoder, layer_kinds, of_kind
-from fitkit.sources.config.dense import windows_behind
+from fitkit.sources.config.dense import windows, windows_behind
 from fitkit.sources.config.view import Config
 
 USED = (
@@ -19,7 +18,11 @@ USED = (
     "moe_k",
     "top_k_experts",
 )
+
+
 EXPERTS = ("n_routed_experts", "num_experts", "num_local_experts", "moe_num_experts")
+
+
 EXPERT_DIM = ("moe_intermediate_size", "expert_intermediate_size", "expert_dim")
 
 
@@ -108,33 +111,6 @@ def qwen2_moe(config: Config) -> Shape:
     return d.shape("qwen2moe")
 
 
-@family("glm4_moe", "glm4v_moe_text", architectures=("Glm4MoeForCausalLM",))
-def glm4_moe(config: Config) -> Shape:
-    """Experts with a shared one after the first dense layers; biases on q, k, v; the router in 32 bits."""
-    d = Decoder.read(config)
-    dense, sparse = sparse_layers(config, d.build.n)
-
-    def block(one: Decoder, layers: Sequence[int], dense: Sequence[int], sparse: Sequence[int]) -> None:
-        norms = (one.head_dim, one.head_dim) if config.flag("use_qk_norm", default=False) else ()
-        one.attention(layers, bias=config.flag("attention_bias", default=False), qk_norm=norms)
-        if dense:
-            one.feed_forward(dense)
-        shared_experts(one, sparse)
-        one.norms("attn_norm", "post_attention_norm", layers=layers)
-
-    d.embeddings()
-    block(d, d.all, dense, sparse)
-    d.cache()
-    d.rope(partial=0.5)
-
-    def mtp(one: Decoder, layers: range) -> None:
-        block(one, layers, (), layers)
-        own_embeddings(one, layers)
-
-    d.mtp(config.whole("num_nextn_predict_layers", default=0, low=0), mtp)
-    return d.shape("glm4moe", router_dtype="F32", dense_layers=len(dense))
-
-
 def own_embeddings(d: Decoder, layers: range) -> None:
     """The copies of the token table and the head that an MTP block of the DeepSeek kind brings in its file."""
     d.build.add("nextn.embed_tokens", (d.hidden, d.vocab), layers, module="model.layers.{}.embed_tokens")
@@ -183,37 +159,36 @@ def gpt_oss(config: Config) -> Shape:
     return d.shape("gpt-oss")
 
 
-@family("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text", architectures=("MiniMaxM3ForCausalLM",))
-def minimax_m3(config: Config) -> Shape:
-    """Ordinary grouped heads; most layers choose blocks of the context by an indexer of their own."""
-    d = Decoder.read(config)
-    n, build = d.build.n, d.build
-    dense, sparse = sparse_layers(config, n)
+def sparse_decoder(
+    d: Decoder, *, correction: bool, qk_norm: bool, bias: bool = False, out_bias: bool = False
+) -> Decoder:
+    """Full attention, dense layers first, then routed experts with shared ones, two norms a layer."""
+    dense, sparse = sparse_layers(d.config, d.build.n)
     d.embeddings()
-    d.attention(qk_norm=(d.head_dim, d.head_dim))
-    d.cache()
-    choice = config.view("sparse_attention_config")
-    if choice is not None:
-        chosen = tuple(i for i, on in enumerate(choice.wholes("sparse_attention_freq", count=n, default=0)) if on)
-        dim, heads = choice.whole("sparse_index_dim", default=128), choice.whole("sparse_num_index_heads", default=4)
-        module = "model.layers.{}.self_attn.index_"
-        build.add("indexer.q_proj", (d.hidden, heads * dim), chosen, module=module + "q_proj")
-        build.add("indexer.k_proj", (d.hidden, dim), chosen, module=module + "k_proj")
-        build.add("indexer.q_norm", (dim,), chosen, module=module + "q_norm")
-        build.add("indexer.k_norm", (dim,), chosen, module=module + "k_norm")
-        build.keep(Cache(kind="indexer", k_dim=dim), chosen)
-        d.extra.update(
-            index_heads=heads, index_head_dim=dim, index_block=choice.whole("sparse_block_size", default=128)
-        )
-    width = config.whole("moe_intermediate_size", "intermediate_size")
+    d.attention(bias=bias, out_bias=out_bias, qk_norm=(d.head_dim, d.head_dim) if qk_norm else ())
+    d.cache(*windows(d))
     if dense:
-        d.feed_forward(dense, config.whole("dense_intermediate_size", "intermediate_size"))
-    config.raw("intermediate_size")
-    d.experts(
-        sparse, config.whole(*EXPERTS), config.whole(*USED), width, correction=config.flag("use_routing_bias", default=False),
-        shared_dim=config.whole("shared_intermediate_size", default=width) * config.whole("n_shared_experts", default=0, low=0),
-        module="model.layers.{}.block_sparse_moe.",
-    )  # fmt: skip
+        d.feed_forward(dense)
+    shared_experts(d, sparse, correction=correction)
     d.norms("attn_norm", "ffn_norm")
-    d.rope(partial=0.5)
-    return d.shape("minimax-m3", router_dtype="F32", dense_layers=len(dense))
+    d.extra["dense_layers"] = len(dense)
+    return d
+
+
+@family("deepseek", architectures=("DeepseekForCausalLM",))
+def deepseek_moe(config: Config) -> Shape:
+    """DeepSeek-MoE: ordinary attention."""
+    bias = config.flag("attention_bias", default=False)
+    d = sparse_decoder(Decoder.read(config), correction=False, qk_norm=False, bias=bias, out_bias=bias)
+    d.rope()
+    return d.shape("deepseek")
+
+
+@family("dots1", architectures=("Dots1ForCausalLM",))
+def dots1(config: Config) -> Shape:
+    """Norms on q and k, a correction bias on the router."""
+    bias = config.flag("attention_bias", default=False)
+    config.raw("max_window_layers")  # only counts where sliding_window is said
+    d = sparse_decoder(Decoder.read(config), correction=True, qk_norm=True, bias=bias, out_bias=bias)
+    d.rope()
+    return d.shape("dots1")

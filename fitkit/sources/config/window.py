@@ -1,4 +1,4 @@
-"""Decoders some of whose layers see a window or a chunk of the context."""
+"""Other decoders some of whose layers see a window or a chunk of the context."""
 
 from __future__ import annotations
 
@@ -12,151 +12,87 @@ from fitkit.sources.config.moe import EXPERTS, USED, sparse_layers
 from fitkit.sources.config.view import Config
 
 
-def gemma_decoder(config: Config, **defaults: int) -> Decoder:
-    """Gemma's defaults: tied, heads of 256."""
-    return Decoder.read(config)
-
-
-@family("gemma", architectures=("GemmaForCausalLM",))
-def gemma(config: Config) -> Shape:
-    """The first Gemma: full attention, wide heads, tied."""
-    d = gemma_decoder(config, context=8192)
+@family("exaone4", architectures=("Exaone4ForCausalLM",))
+def exaone4(config: Config) -> Shape:
+    """Norms behind both halves; the larger ones have windows in three layers of four, the last layer is full."""
+    d = Decoder.read(config)
+    n = d.build.n
+    window = config.nullable("sliding_window", 4096)
+    said = config.raw("sliding_window_pattern", default=4 if window else 0)
+    default: tuple[str, ...] = ("full",) * n
+    if isinstance(said, str):  # "LLLG": local and global layers in turn
+        default = (
+            tuple("full" if said[i % len(said)] == "G" or i == n - 1 else "sliding" for i in range(n))
+            if said
+            else default
+        )
+    elif window:
+        default = (*every(n, config.whole("sliding_window_pattern", default=4, low=0), "sliding", "full")[:-1], "full")
+    kinds = layer_kinds(config, n, default, ("full", "sliding"))
     d.embeddings()
-    d.attention(bias=config.flag("attention_bias", default=False))
-    d.cache()
+    d.attention(qk_norm=(d.head_dim, d.head_dim))
+    d.cache(kinds, window)
     d.feed_forward()
+    d.norms("post_attention_norm", "post_ffw_norm")
+    d.rope()
+    return d.shape("exaone4")
+
+
+@family("cohere2", architectures=("Cohere2ForCausalLM",))
+def cohere2(config: Config) -> Shape:
+    """Parallel halves behind one norm, tied; windows in three layers of four."""
+    d = Decoder.read(config)
+    n = d.build.n
+    period = config.whole("sliding_window_pattern", "_sliding_window_pattern", default=4, low=0)
+    kinds = layer_kinds(config, n, every(n, period, "sliding", "full"), ("full", "sliding"))
+    bias = config.flag("attention_bias", default=False)
+    d.embeddings()
+    d.attention(bias=bias, out_bias=bias)
+    d.cache(kinds, config.nullable("sliding_window", 4096))
+    d.feed_forward()
+    d.norms("attn_norm")
+    d.rope()
+    return d.shape("cohere2")
+
+
+@family("muse_glimmer_text", architectures=("MuseGlimmerForCausalLM",))
+def muse_glimmer(config: Config) -> Shape:
+    """A gate as wide as q, four norms; every fourth layer counted from the last is full, the others have windows."""
+    d = Decoder.read(config)
+    n = d.build.n
+    window = config.nullable("sliding_window", 2048)
+    kinds = layer_kinds(config, n, ["sliding" if (n - 1 - i) % 4 else "full" for i in range(n)], ("full", "sliding"))
+    bias = config.flag("attention_bias", default=False)
+    d.embeddings()
+    d.attention(bias=bias, out_bias=bias)
+    d.build.add("attn_gate", (d.hidden, d.heads * d.head_dim), d.all, module="model.layers.{}.self_attn.gate_proj")
+    d.cache(kinds, window)
+    d.feed_forward()
+    d.norms("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
+    d.rope()
+    return d.shape("muse-glimmer")
+
+
+def granite_windows(d: Decoder) -> None:
+    """Everything but the feed-forward of Granite's windowed models."""
+    config, n = d.config, d.build.n
+    kinds = layer_kinds(config, n, ["sliding" if i % 4 else "full" for i in range(n)], ("full", "sliding"))
+    bias = config.flag("attention_bias", default=False)
+    d.embeddings()
+    d.attention(bias=bias, out_bias=bias)
+    d.build.add("attn_sinks", (d.heads,), d.all, module="model.layers.{}.self_attn.sinks")
+    d.cache(kinds, config.nullable("sliding_window", 128))
     d.norms("attn_norm", "ffn_norm")
     d.rope()
-    return d.shape("gemma")
 
 
-@family("gemma2", architectures=("Gemma2ForCausalLM",))
-def gemma2(config: Config) -> Shape:
-    """Windows on the even layers, four norms."""
-    d = gemma_decoder(config, context=8192, kv_heads=4)
-    config.raw("sliding_window_size", "cache_implementation")  # other words for the same window
-    d.embeddings()
-    d.attention(bias=config.flag("attention_bias", default=False))
-    kinds = layer_kinds(config, d.build.n, every(d.build.n, 2, "sliding", "full"), ("full", "sliding"))
-    d.cache(kinds, config.whole("sliding_window", default=4096, low=0))
-    d.feed_forward()
-    d.norms("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-    d.rope()
-    return d.shape("gemma2")
-
-
-@family("gemma3_text", architectures=("Gemma3ForCausalLM",))
-def gemma3(config: Config) -> Shape:
-    """Five windows to one full layer, four norms, norms on q and k; Gemma3TextConfig's defaults where a file is silent."""
-    n = config.whole("num_hidden_layers", default=26)
-    d = _gemma3_decoder(config)
-    period = config.whole("sliding_window_pattern", "_sliding_window_pattern", default=6, low=0)
-    kinds = layer_kinds(config, n, every(n, period, "sliding", "full"), ("full", "sliding"))
-    d.embeddings()
-    d.attention(bias=config.flag("attention_bias", default=False), qk_norm=(d.head_dim, d.head_dim))
-    d.cache(kinds, config.whole("sliding_window", default=4096, low=0))
-    d.feed_forward(ffn_dim=config.whole("intermediate_size", default=9216))
-    d.norms("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-    d.rope(local=True)
-    return d.shape("gemma3")
-
-
-def _gemma3_decoder(config: Config) -> Decoder:
-    """Gemma-3's text configs leave out whatever equals the class's defaults (4B: heads, vocabulary)."""
-    from fitkit.sources.config.build import Build
-    from fitkit.sources.config.view import MOST_LAYERS
-
-    return Decoder(
-        config=config,
-        build=Build(config.whole("num_hidden_layers", default=26, high=MOST_LAYERS)),
-        hidden=config.whole("hidden_size", default=2304),
-        vocab=config.whole("vocab_size", default=262208),
-        heads=config.whole("num_attention_heads", default=8),
-        kv_heads=config.whole("num_key_value_heads", default=4),
-        head_dim=config.whole("head_dim", default=256),
-        context=config.whole("max_position_embeddings", default=131072),
-        tied=config.flag("tie_word_embeddings", default=True),
-    )
-
-
-@family("gemma4_text", architectures=("Gemma4ForCausalLM",))
-def gemma4(config: Config) -> Shape:
-    """Own head sizes for full layers, shared K/V in the last layers, per-layer inputs (E models), experts beside the MLP (A4B)."""
-    d = gemma_decoder(config, context=131072, kv_heads=4)
-    n, build = d.build.n, d.build
-    kinds = layer_kinds(config, n, (*every(n, 6, "sliding", "full")[:-1], "full"), ("full", "sliding"))
-    shared = config.whole("num_kv_shared_layers", default=0, low=0, high=n)
-    same = config.flag("attention_k_eq_v", default=False)
-    wide_dim = config.whole("global_head_dim", default=512)
-    wide_heads = config.whole("num_global_key_value_heads", default=d.kv_heads) if same else d.kv_heads
-    window = config.whole("sliding_window", default=512)
-    d.embeddings()
-    for kind, dim, kv_heads in (("sliding", d.head_dim, d.kv_heads), ("full", wide_dim, wide_heads)):
-        layers = of_kind(kinds, kind)
-        owning = tuple(i for i in layers if i < n - shared)
-        has_v = layers if kind == "sliding" or not same else ()
-        _gemma4_attention(d, layers, has_v, kv_heads, dim)
-        cache = Cache(kind="sliding", kv_heads=kv_heads, k_dim=dim, v_dim=dim, window=window) if kind == "sliding" else Cache(kind="full", kv_heads=kv_heads, k_dim=dim, v_dim=dim)  # fmt: skip
-        build.keep(cache, owning)
-    ffn = config.whole("intermediate_size")
-    double = config.flag("use_double_wide_mlp", default=False)
-    d.feed_forward(range(n - shared), ffn)
-    d.feed_forward(range(n - shared, n), ffn * (2 if double else 1))
-    d.norms("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
-    build.add("layer_output_scale", (1,), d.all, module="model.layers.{}.layer_scalar")
-    if config.flag("enable_moe_block", default=False):
-        _gemma4_experts(d)
-    per_layer = config.whole("hidden_size_per_layer_input", default=0, low=0)
-    per_layer_inputs(d, per_layer, config.whole("vocab_size_per_layer_input", default=d.vocab) if per_layer else 0)
-    d.rope()
-    full = [wide_dim if kind == "full" else d.head_dim for kind in ("full", "sliding")]
-    d.extra["rope_tables"] = tuple((d.context, width, "") for width in full)
-    d.extra["rope_positions"], d.extra["rope_dim"] = d.context, wide_dim
-    return d.shape("gemma4", shared_kv_layers=shared)
-
-
-def _gemma4_attention(d: Decoder, layers: Sequence[int], has_v: Sequence[int], kv_heads: int, dim: int) -> None:
-    """Projections of one kind of layer; V is K's own where `has_v` leaves a layer out."""
-    module = "model.layers.{}.self_attn."
-    build = d.build
-    build.add("attn_q", (d.hidden, d.heads * dim), layers, module=module + "q_proj")
-    build.add("attn_k", (d.hidden, kv_heads * dim), layers, module=module + "k_proj")
-    build.add("attn_v", (d.hidden, kv_heads * dim), has_v, module=module + "v_proj")
-    build.add("attn_output", (d.heads * dim, d.hidden), layers, module=module + "o_proj")
-    build.add("attn_q_norm", (dim,), layers, module=module + "q_norm")
-    build.add("attn_k_norm", (dim,), layers, module=module + "k_norm")
-    build.wide(layers, heads=d.heads)
-
-
-def _gemma4_experts(d: Decoder) -> None:
-    """Routed experts beside the dense feed-forward of every layer, with norms of their own."""
-    config, build = d.config, d.build
-    experts = config.whole("num_experts")
-    d.experts(
-        d.all,
-        experts,
-        config.whole("top_k_experts", "num_experts_per_tok"),
-        config.whole("moe_intermediate_size", "expert_intermediate_size"),
-        module="model.layers.{}.",
-        router="router.proj",
-    )
-    build.add("ffn_gate_inp.scale", (d.hidden,), d.all, module="model.layers.{}.router.scale")
-    build.add("ffn_down_exps.scale", (experts,), d.all, module="model.layers.{}.router.per_expert_scale")
-    d.norms("pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2")
-
-
-def per_layer_inputs(d: Decoder, width: int, vocab: int) -> None:
-    """Gemma 3n's and 4 E's second embedding: `width` values for each layer and token, gated into it."""
-    if not width:
-        return
-    n, build, module = d.build.n, d.build, "model.layers.{}."
-    build.add("per_layer_token_embd", (n * width, vocab), module="model.embed_tokens_per_layer")
-    build.add("per_layer_model_proj", (d.hidden, n * width), module="model.per_layer_model_projection")
-    build.add("per_layer_proj_norm", (width,), module="model.per_layer_projection_norm")
-    build.add("inp_gate", (d.hidden, width), d.all, module=module + "per_layer_input_gate")
-    build.add("proj", (width, d.hidden), d.all, module=module + "per_layer_projection")
-    d.norms("post_norm")
-    d.extra["per_layer_input_dim"] = width
+@family("granite_swa", architectures=("GraniteSWAForCausalLM",))
+def granite_swa(config: Config) -> Shape:
+    """Granite with windows in three layers of four, the first full, and attention sinks."""
+    d = Decoder.read(config)
+    granite_windows(d)
+    d.feed_forward(bias=config.flag("mlp_bias", default=False))
+    return d.shape("granite_swa")
 
 
 @family("llama4_text", architectures=("Llama4ForCausalLM",))

@@ -15,6 +15,7 @@ from fitkit import facts
 from fitkit.asked import RowQuestion, question, whole
 from fitkit.axes import DEFAULT_CONTEXT, MOST_GPUS, many, models_of, own_quant
 from fitkit.errors import BadInput
+from fitkit.hardware import machine
 from fitkit.layouts import COUNTS
 from fitkit.rules import Term
 from fitkit.tables import fit
@@ -23,6 +24,10 @@ EXPLAIN_COLUMNS = (
     "term", "column", "bytes", "low", "high", "per_gpu_bytes", "per_gpu_low", "per_gpu_high", "evidence", "source",
 )  # fmt: skip
 _QUANT_ORDER = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "IQ3_XXS", "Q2_K", "IQ2_XXS")
+_USUAL = (
+    "1x RTX 4090", "1x RTX 5090", "1x L40S", "1x H100 80GB", "1x H200 141GB", "2x H100 80GB", "4x H100 80GB", "8x H100 80GB",
+    "8x H200 141GB", "8x B200", "8x B300",
+)  # fmt: skip
 _CHECKPOINTS = ("BF16", "FP8", "AWQ")
 
 
@@ -245,6 +250,7 @@ def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     yield from _more_gpus(asked)
     yield from _smaller_quant(asked)
     yield from _utilization(asked)
+    yield from _larger_gpu(asked)
 
 
 def _more(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
@@ -274,18 +280,35 @@ def _room(kind: str, row: Any) -> str:
 
 def _more_gpus(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     """More GPUs of the machine; else as many machines or such GPUs as would hold it."""
-    machine = asked.machine
-    assert machine is not None
-    if machine.gpu is None:
+    one = asked.machine
+    assert one is not None
+    if one.gpu is None:
         return
-    if asked.gpus is not None and asked.gpus < machine.count:
-        yield (lambda row: f"{row['fit_gpus']} GPUs of {machine.name}"), {"gpus": None}
-    for count in (n for n in (2, 4, 8, 16) if n > machine.count and not machine.gpu.unified):
-        larger = replace(machine, name=f"{count}x {machine.gpu.name}", count=count)
-        changed = _checked(asked, {"machines": larger, "gpus": None})
-        if changed is not None:
-            yield f"{count}× {machine.gpu.name}", {"machines": larger, "gpus": None}
+    if asked.gpus is not None and asked.gpus < one.count:
+        yield partial(_all_of, one.name), {"gpus": None}
+    for count in (n for n in (2, 4, 8, 16) if n > one.count and not one.gpu.unified):
+        larger = replace(one, name=f"{count}x {one.gpu.name}", count=count)
+        changes = {"machines": larger, "gpus": None}
+        if _checked(asked, changes) is not None:
+            yield f"{count}× {one.gpu.name}", changes
             return
+
+
+def _all_of(name: str, row: Any) -> str:
+    return f"{row['fit_gpus']} GPUs of {name}"
+
+
+def _larger_gpu(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
+    """The smallest usual machine of larger GPUs that holds it."""
+    assert asked.machine is not None
+    here = asked.machine.gpu.nominal_bytes if asked.machine.gpu else 0
+    for line in _USUAL:
+        other = machine(line)
+        if other.gpu is not None and other.gpu.nominal_bytes > here:
+            changes = {"machines": other, "gpus": None}
+            if _checked(asked, changes) is not None:
+                yield f"{line.replace('x ', '× ')}", changes
+                return
 
 
 def _smaller_quant(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:

@@ -1,0 +1,104 @@
+"""Launch lines give exactly the plan, and are read back as settings."""
+
+from __future__ import annotations
+
+import shlex
+from typing import Any
+
+import pytest
+
+import fitkit as fk
+
+
+def line(*arguments: Any, **keywords: Any) -> str:
+    """The launch line of the only row."""
+    return fk.command(fk.fit(*arguments, **keywords).iloc[0])
+
+
+def test_llama_server() -> None:
+    found = line("llama-3.1-8b", "2x RTX 4090", "Q4_K_M", 16384, 3, "q8_0", rules="library")
+    words = shlex.split(found)
+    assert words[0] == "llama-server"
+    assert words[words.index("-c") + 1] == str(3 * 16384)
+    assert words[words.index("-np") + 1] == "3"
+    assert "--cache-type-k q8_0 --cache-type-v q8_0 --flash-attn on" in found
+    assert "--fit off" in found
+
+
+def test_vllm_serve() -> None:
+    found = line("qwen3-235b-a22b", "8x H100", "FP8", 32768, engine="vllm", rules="shard", kv_dtypes="fp8", gpus=8)
+    assert found.startswith("vllm serve Qwen/Qwen3-235B-A22B --max-model-len 32768 --tensor-parallel-size 8")
+    assert "--kv-cache-dtype fp8" in found
+    assert "--enable-expert-parallel" in found
+
+
+def test_sglang() -> None:
+    found = line("llama-3.1-405b", "8x H100", "BF16", engine="sglang", rules=fk.Shard(max_nodes=2))
+    assert "sglang.launch_server" in found
+    assert "--tp-size 8 --pp-size 2 --nnodes 2" in found
+
+
+@pytest.mark.parametrize("name", ["a b", "x; rm -rf ~", "$(touch y)", "`id`", "'", "--help"])
+def test_names_are_quoted(name: str) -> None:
+    model = fk.load("llama-3.1-8b").with_(name=name, source=f"/models/{name}/config.json")
+    for engine in ("vllm", "llama.cpp"):
+        words = shlex.split(line(model, "RTX 4090", engine=engine, rules="library"))
+        assert words[0] in ("vllm", "llama-server")
+        assert not {"rm", "$(touch", "`id`"} & set(words[3:])
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked"),
+    [
+        ("llama.cpp", {"quants": "Q8_0", "contexts": 4096, "parallel": 2, "kv_dtypes": "q4_0", "rules": "library"}),
+        ("llama.cpp", {"quants": "Q4_K_M", "contexts": 4096, "rules": "library"}),
+        ("vllm", {"quants": "BF16", "contexts": 4096, "kv_dtypes": "fp8", "gpus": 2, "rules": "budget"}),
+        ("sglang", {"quants": "FP8", "contexts": 4096, "gpus": 4, "rules": "shard"}),
+    ],
+)
+def test_a_line_read_back_asks_the_same(engine: str, asked: dict[str, Any]) -> None:
+    row = fk.fit("llama-3.1-8b", "8x H100", engine=engine, **asked).iloc[0]
+    read = fk.read_command(fk.command(row))
+    assert read.engine == engine
+    assert read.context == row.context
+    assert read.kv_dtype in (row.kv_dtype, None)
+    assert (read.parallel or row.fit_parallel) == row.fit_parallel
+    assert (read.gpus or row.fit_gpus) == row.fit_gpus
+    assert read.ignored == ()
+    if engine == "llama.cpp":
+        assert read.quant == row.quant
+
+
+def test_reading_llama_server() -> None:
+    text = """CUDA_VISIBLE_DEVICES=0 /opt/llama.cpp/llama-server -hf ggml-org/gemma-3-27b-it-GGUF:Q4_K_M \\
+        -c 32k -np 4 -ctk q8_0 -ctv=q8_0 -fa on -ngl 20 --threads 8 --n-cpu-moe 3 --port 8080"""
+    read = fk.read_command(text)
+    assert (read.model, read.quant) == ("ggml-org/gemma-3-27b-it-GGUF", "Q4_K_M")
+    assert read.options["n_gpu_layers"] == 20
+    assert read.options["n_cpu_moe"] == 3
+    assert read.options["kv_unified"] is False
+    assert read.context == 8000
+    assert {"--threads", "--port"} <= set(read.ignored)
+
+
+def test_reading_vllm() -> None:
+    read = fk.read_command(
+        "python -m vllm.entrypoints.openai.api_server --model=Qwen/Qwen3-32B --tensor_parallel_size=4 -pp 2 "
+        "--max-model-len 32K --enforce-eager --gpu-memory-utilization .95 --served-model-name me"
+    )
+    assert (read.model, read.gpus, read.context) == ("Qwen/Qwen3-32B", 8, 32768)
+    assert read.options["gpu_memory_utilization"] == 0.95
+    assert read.options["enforce_eager"] is True
+    assert read.ignored == ("--served-model-name",)
+    assert read.settings() == fk.VLLM(**read.options)
+    assert read.arguments()["engine"].tensor_parallel_size == 4
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "ls -la", "vllm serve", "llama-server -c 4096", "vllm serve x -tp two", "llama-server -m 'x", "vllm serve x --max-model-len",
+     "llama-server -m x.gguf -c 1e9", "x" * 30_000, 3, None],
+)  # fmt: skip
+def test_what_is_no_line(text: Any) -> None:
+    with pytest.raises(fk.BadInput):
+        fk.read_command(text)

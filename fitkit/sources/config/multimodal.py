@@ -107,6 +107,14 @@ def qwen3_vl(config: Config) -> Shape:
     return shape
 
 
+@family("glm5_next", architectures=("Glm5NextForConditionalGeneration",))
+def glm5_next(config: Config) -> Shape:
+    """GLM-5.3-Flash: its text model and a tower with its merger."""
+    shape = text_part(config, "text_config", default="glm5_next_text")
+    vision_part(config, shape, "model.visual.", default="glm5_next_vision")
+    return shape
+
+
 @family("glm4v", architectures=("Glm4vForConditionalGeneration",))
 @family("glm4v_moe", architectures=("Glm4vMoeForConditionalGeneration",))
 def glm4v(config: Config) -> Shape:
@@ -299,6 +307,8 @@ def minicpmv(config: Config) -> Shape:
 _UNMODELLED = {
     "mllama": "its cross-attention layers keep states of the picture that no current engine rule counts (vLLM dropped it before 0.33)",
     "multi_modality": "it also draws pictures, with a decoder of its own that is not described",
+    "inkling_mm_model": "its hierarchical vision encoder is not described",
+    "deepseek_v41": "neither its text model nor its tower is described",
     "qwen2_5_omni": "its speech parts (talker, token2wav) are not described",
 }
 

@@ -156,6 +156,15 @@ def qwen3_vl(t: Tower, config: Config) -> int:
     return out
 
 
+def gated_merger(t: Tower, out: int, ffn: int) -> None:
+    """GLM's merger: a projection, a norm, a gated feed-forward, without biases."""
+    t.linear("merger_proj", out, out, "merger.proj", bias=False)
+    t.norm("merger_ln", out, "merger.post_projection_norm")
+    for role, name in (("merger_gate", "merger.gate_proj"), ("merger_up", "merger.up_proj")):
+        t.linear(role, out, ffn, name, bias=False, shard="column")
+    t.linear("merger_down", ffn, out, "merger.down_proj", bias=False, shard="row")
+
+
 @tower("glm4v", "glm4v_vision", "glm4v_moe_vision", "glm4v_moe")
 def glm4v(t: Tower, config: Config) -> int:
     """GLM-4V: RMS norms, a convolution that joins patches, a gated merger."""
@@ -170,12 +179,7 @@ def glm4v(t: Tower, config: Config) -> int:
     for role, name in (("post_conv_ln", "post_conv_layernorm"), ("post_ln", "post_layernorm")):
         t.norm(role, width, name, bias=False)
     t.linear("downsample_conv", width * joined, out, "downsample")
-    ffn = config.whole("intermediate_size", default=13696)
-    t.linear("merger_proj", out, out, "merger.proj", bias=False)
-    t.norm("merger_ln", out, "merger.post_projection_norm")
-    for role, name in (("merger_gate", "merger.gate_proj"), ("merger_up", "merger.up_proj")):
-        t.linear(role, out, ffn, name, bias=False, shard="column")
-    t.linear("merger_down", ffn, out, "merger.down_proj", bias=False, shard="row")
+    gated_merger(t, out, config.whole("intermediate_size", default=13696))
     t.module += "blocks.0."
     t.layers(
         width,
@@ -361,3 +365,31 @@ def step3(t: Tower, config: Config) -> int:
     for role in ("ls1", "ls2"):
         t.add(f"{role}.scale", (hidden,), role, count=n)
     return 4 * hidden
+
+
+@tower("glm5_next_vision")
+def glm5_next(t: Tower, config: Config) -> int:
+    """GLM-5.3-Flash: rotary positions only, norms of q and k, a convolution that joins patches, a gated merger. Source: vLLM, models/glm5next."""
+    width, heads = config.whole("hidden_size", default=1024), config.whole("num_heads", default=16)
+    out = config.whole("out_hidden_size", default=1536)
+    base, n = t.module, t.blocks
+    frames = config.whole("temporal_patch_size", default=2)
+    t.linear("patch_embd", frames * pixels(config, 14), width, "patch_embed.proj")
+    t.norm("post_ln", width, "post_layernorm", bias=False)
+    t.linear("downsample_conv", width * config.whole("spatial_merge_size", default=2) ** 2, out, "downsample")
+    gated_merger(t, out, config.whole("projection_intermediate_size", default=10240))
+    t.module = base + "blocks.0."
+    bias = config.flag("attention_bias", default=True)
+    t.layers(
+        width,
+        config.whole("intermediate_size", default=4096),
+        attention=("attn.qkv", "attn.proj"),
+        mlp=("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"),
+        norms=("norm1", "norm2"),
+        bias=bias,
+        mlp_bias=bias,
+        norm_bias=False,
+    )
+    for role in ("attn_q_norm", "attn_k_norm"):
+        t.norm(role, width // heads, f"attn.{role[5:]}", bias=False, count=n)
+    return out

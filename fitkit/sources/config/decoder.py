@@ -70,7 +70,7 @@ class Decoder:
         )
         hidden = _size(config, size, "hidden_size", "hidden_size", "n_embd", "d_model")
         heads = _size(config, size, "heads", "num_attention_heads", "n_head", "n_heads", "num_heads")
-        usual = int(row.get("head_dim") or hidden // heads)
+        usual = int(row.get("head_dim") or 0) or hidden // heads
         width = config.whole("head_dim", "kv_channels", "attention_head_dim", default=usual, low=0) or usual
         if width < 1:
             raise BadInput(f"{config.place}: hidden_size {hidden} over {heads} heads leaves no width for a head.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fitkit.errors import UnsupportedModel
 from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.decoder import Decoder, every, layer_kinds, of_kind
@@ -84,6 +85,10 @@ def inkling(config: Config) -> Shape:
     """Windows in five layers of six; short convolutions over k, v and both halves' outputs in every layer; experts with shared ones."""
     d = Decoder.read(config)
     n, build = d.build.n, d.build
+    if (states := config.whole("number_of_conv_states", default=4)) != 4:
+        raise UnsupportedModel(
+            f"{config.place}: number_of_conv_states is {states}; four are modelled, of k, v and both halves' outputs."
+        )
     local = config.raw("local_layer_ids")
     default = (
         every(n, 6, "sliding", "full")

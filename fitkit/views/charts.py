@@ -1,26 +1,21 @@
-"""Frames → Altair charts and the sentence that says what they show. Everything is drawn in `currentColor`, so a theme costs nothing."""
+"""The page's charts in Altair, drawn in `currentColor`, so that a theme costs nothing.
+
+The page reads them from specs.json, since importing Altair takes longer than everything else it does; a test keeps the file
+the same, and `python -m fitkit.views.charts` writes it anew.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from functools import cache
+from pathlib import Path
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
-# One meaning a colour (Okabe-Ito).
-TERMS = {
-    "weights": ("Weights", "#7A7A7A"),
-    "kv": ("KV cache", "#0072B2"),
-    "state": ("State", "#56B4E9"),
-    "compute": ("Compute", "#E69F00"),
-    "runtime": ("Runtime", "#BDBDBD"),
-}  # fmt: skip
-VERDICTS = {"fits": "#0072B2", "close": "#E5C700", "no": "#D55E00"}
-STRENGTH = {"fits": 0.35, "close": 0.5, "no": 0.2}
-KV_COLOURS = ("#0072B2", "#E69F00", "#56B4E9", "#7A7A7A", "#009E73")
-KV_DASHES = ([1, 0], [6, 3], [2, 2], [8, 3, 2, 3], [4, 4])
+from fitkit.views.colours import KV_COLOURS, KV_DASHES, TERMS, VERDICTS
+
 _TOKENS = "datum.value >= 1048576 ? datum.value/1048576 + 'M' : datum.value >= 1024 ? round(datum.value/1024) + 'k' : datum.value"
 AnyChart = alt.LayerChart | alt.FacetChart
 _INK = {"labelColor": "currentColor", "titleColor": "currentColor"}
@@ -159,7 +154,6 @@ def lines() -> AnyChart:
     return alt.layer(drawn, points, here).properties(width="container", height=272)
 
 
-@cache
 def specs() -> dict[str, dict[str, Any]]:
     """The three charts as Vega-Lite, with the names of the datasets they wait for."""
     out = {}
@@ -169,9 +163,8 @@ def specs() -> dict[str, dict[str, Any]]:
         ("lines", lines(), ("lines", "point")),
     ):
         spec = chart.to_dict()
-        spec["config"] = THEME
-        spec["datasets"] = {dataset: [] for dataset in datasets}
-        out[name] = spec
+        spec.pop("$schema", None)
+        out[name] = {**spec, "config": THEME, "datasets": {dataset: [] for dataset in datasets}}
     return out
 
 
@@ -182,3 +175,7 @@ def show(name: str, rows: Mapping[str, pd.DataFrame]) -> alt.LayerChart:
     )
     assert isinstance(chart, alt.LayerChart)
     return chart
+
+
+if __name__ == "__main__":
+    Path(__file__).with_name("specs.json").write_text(json.dumps(specs(), indent=1) + "\n", encoding="utf-8")

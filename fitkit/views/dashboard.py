@@ -14,7 +14,7 @@ import traitlets
 from fitkit.errors import BadInput, FitError, UnknownName
 from fitkit.model import Model
 from fitkit.sources import load
-from fitkit.views import charts, controls, html, rows
+from fitkit.views import controls, html, rows
 from fitkit.views.asking import Asker
 from fitkit.views.chips import chips
 from fitkit.views.state import State, from_plan, from_query
@@ -71,7 +71,7 @@ class Dashboard(anywidget.AnyWidget):
         words = {"about": f"Catalog of {controls.catalog_date()}", "words": html.words()}
         super().__init__(
             own_page=in_voila(),
-            specs=charts.specs(),
+            specs=json.loads((_HERE / "specs.json").read_text(encoding="utf-8")),
             catalog={**lists, "models": [*own, *lists["models"]]},
             fixed_slots={**words, **dict.fromkeys(("heatnote", "linesnote", "matrix", "others"), html.COUNTING)},
         )

@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from fitkit.units import GIB, show_gb, show_gib
-from fitkit.views.charts import KV_COLOURS, STRENGTH, TERMS, VERDICTS
+from fitkit.views.colours import KV_COLOURS, STRENGTH, TERMS, VERDICTS
 from fitkit.views.state import State
 
 Row = Mapping[str, Any]  # one row of a `fit` frame

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from fitkit.units import GIB, show_gib
-from fitkit.views.charts import STRENGTH, TERMS
+from fitkit.views.colours import STRENGTH, TERMS
 from fitkit.views.html import MARKS, Row, known, records, verdict_of
 from fitkit.views.state import State
 

@@ -1,0 +1,137 @@
+"""What the page says and draws, without a browser."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import pytest
+
+from fitkit.views import controls, html, rows
+from fitkit.views.chips import chips
+from fitkit.views.state import State, from_plan, from_query
+
+pytest.importorskip("anywidget")
+
+
+def test_specs_are_what_the_charts_say() -> None:
+    charts = pytest.importorskip("fitkit.views.charts")
+    assert json.loads((files("fitkit.views") / "specs.json").read_text()) == json.loads(json.dumps(charts.specs()))
+
+
+def test_the_address_brings_a_question_back() -> None:
+    asked = State(
+        context=32768, machines=("2x RTX 3090", "1x 48 GiB"), lead="1x 48 GiB", kv="q8_0", taken=1.5, gpus="2"
+    )
+    found, errors = State().read(from_query(asked.query()))
+    assert (found, errors) == (asked, {})
+    assert State().query() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("context", -1), ("context", "nan"), ("context", "1e9"), ("parallel", 0), ("parallel", 1.5), ("util", 7), ("machines", ["9x foo"]),
+     ("quant", "Q9"), ("rules", "__import__"), ("kv", {}), ("taken", "inf"), ("gpus", "-1"), ("machines", ["1x RTX 4090"] * 2 + [f"{n}x H100" for n in range(1, 20)])],
+)  # fmt: skip
+def test_a_value_that_cannot_be_is_one_sentence_and_the_old_one_stays(name: str, value: object) -> None:
+    found, errors = State().read({name: value})
+    assert found == State()
+    assert list(errors) == [name]
+    assert "\n" not in errors[name]
+    assert len(errors[name]) < 250
+
+
+@pytest.mark.parametrize(
+    ("typed", "tokens"), [("8,192", 8192), ("32k", 32768), (" 1 000 ", 1000), ("1M", 1048576), (4096.0, 4096)]
+)
+def test_numbers_are_read_as_people_type_them(typed: object, tokens: int) -> None:
+    assert State().read({"context": typed})[0].context == tokens
+
+
+def test_context_stops_end_at_the_models_own_length() -> None:
+    assert controls.contexts(40960) == [1024, 2048, 4096, 8192, 16384, 32768, 40960]
+    assert controls.contexts(131072)[-2:] == [65536, 131072]
+    assert controls.contexts(512) == [512]
+
+
+def test_engine_and_rules_are_brought_in_line_with_the_newest_choice() -> None:
+    start = State()
+    budget = controls.settle(State(rules="budget"), None, start)
+    assert (budget.engine, budget.util) == ("vllm", 0.9)
+    back = controls.settle(State(rules="budget", engine="llama.cpp", util=0.9), None, budget)
+    assert (back.rules, back.engine, back.util) == ("engine", "llama.cpp", 0.92)
+    assert controls.settle(State(engine="vllm"), None, start).quant == "BF16"
+    assert controls.settle(State(engine="vllm", quant="FP8", kv="q8_0"), None, start).kv == "f16"
+
+
+def test_every_text_from_outside_is_escaped() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    assert "<img" not in html.broken(evil) + html.command(evil) + html.heat_legend(evil) + html.chip(evil, model=evil)
+
+
+def test_page_answers_and_refuses_without_losing_the_last_answer() -> None:
+    import fitkit as fk
+
+    page = fk.dashboard(rules="library", machines=["1x RTX 4090", "8x H100 80GB"])
+    page.answer_rest()
+    said = page.status
+    assert said.startswith("Fits on 1× RTX 4090 · 4 requests at a time. 9.08 GiB of 21.60 GiB")
+    assert set(page.rest_slots) >= {"chips", "matrix", "others", "known"}
+    assert json.loads(page.rows_heat)
+    assert json.loads(page.rows_lines)
+    bars = json.loads(page.rows_memory)
+    assert sum(bar["gib"] for bar in bars if bar["machine"] == "1x RTX 4090") == pytest.approx(9.0828, abs=1e-3)
+    verdict = page.slots["verdict"]
+    page._hear(None, {"kind": "set", "state": {**page.state, "context": "999999"}}, None)
+    assert page.errors == {
+        "context": "A context of 999,999 tokens is more than the 131,072 that llama-3.1-8b was made for."
+    }
+    assert page.slots["verdict"] == verdict
+    page._hear(None, {"kind": "set", "state": {**page.state, "context": 8192, "model": "<script>"}}, None)
+    assert "Unknown model" in page.errors["model"]
+    assert page.state["model"] == "llama-3.1-8b"
+
+
+def test_a_plan_saved_on_the_page_is_fks_own_and_brings_the_question_back() -> None:
+    import fitkit as fk
+
+    page = fk.dashboard(rules="library", context=16384, parallel=2, lead="2x RTX 3090")
+    sent: list[dict[str, str]] = []
+    page.send = sent.append
+    page._hear(None, {"kind": "save", "what": "plan"}, None)
+    plan = fk.Plan.from_json(sent[-1]["text"])
+    assert (plan.machine, plan.context, plan.parallel) == ("2x RTX 3090", 16384, 2)
+    found, errors = State().read(from_plan(sent[-1]["text"], State()))
+    assert errors == {}
+    assert (found.lead, found.context, found.parallel, found.rules) == ("2x RTX 3090", 16384, 2, "library")
+
+
+def test_a_served_page_opens_no_file_for_a_visitor(tmp_path: object) -> None:
+    import fitkit as fk
+
+    page = fk.dashboard(rules="library")
+    page.asker.free = False
+    page._hear(None, {"kind": "set", "state": {**page.state, "model": str(tmp_path)}}, None)
+    assert "Unknown model" in page.errors["model"]
+
+
+def test_memory_axis_rows_and_chips_follow_the_tables() -> None:
+    import fitkit as fk
+
+    frame = fk.fit("llama-3.1-70b", ["1x RTX 4090"], "Q4_K_M", parallel=4, rules="library")
+    found = html.records(frame)
+    assert html.verdict_of(found[0]) == "no"
+    assert rows.heat(found)[0]["mark"] == "✗"
+    offered = chips(State(model="llama-3.1-70b"), fk.suggest(frame.iloc[0]))
+    assert len(offered) >= 2
+    for _, changes in offered:
+        assert State().read(changes)[1] == {}
+
+
+def test_unknown_setting_of_the_page_is_named() -> None:
+    import fitkit as fk
+
+    with pytest.raises(fk.UnknownName, match="contxt"):
+        fk.dashboard(contxt=8192)
+    with pytest.raises(fk.BadInput, match="tokens"):
+        fk.dashboard(context=0)

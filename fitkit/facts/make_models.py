@@ -225,6 +225,9 @@ def why(model: Model, published: str, line: dict[str, str]) -> str:
     more = int(published) - model.params
     if not more:
         return ""
+    for told in rows("totals"):
+        if told["repo"] == line["model"]:
+            return told["why"]
     if "reference total is rounded" in check:
         return "the published total is a rounded figure"
     if model.quant or "quantized total" in check:
@@ -245,9 +248,6 @@ def why(model: Model, published: str, line: dict[str, str]) -> str:
         return "the checkpoint also holds MTP blocks, which no engine loads by default"
     if more > 0 and ("mtp" in check or "MTP" in check):
         return f"the checkpoint holds {more:,} parameters more than its config describes (MTP blocks, a second head or other parts)"
-    for told in rows("totals"):
-        if told["repo"] == line["model"]:
-            return told["why"]
     counted = int(line["params_computed"] or 0)
     if abs(counted - model.params) <= 1e-4 * model.params:
         return f"an independent count from the same shape gives this total too; the listed one differs by {more:,}"

@@ -108,7 +108,7 @@ def _fullest(counted: list[Part], gpus: int, like: IntArray) -> IntArray:
 
 
 def _term(name: str, column: Column, own: list[Part], counted: list[Part], fullest: IntArray, like: IntArray) -> Term:
-    inside = [part for part in own if part in counted]
+    inside = [part for part in own if any(part is other for other in counted)]  # equal arrays are no same part
     on_one = [part.bytes if part.gpu < 0 else np.where(fullest == part.gpu, part.bytes, 0) for part in inside]
     firm = all(part.low is None for part in inside)
     low = [_bound(part, part.low, fullest) for part in inside]

@@ -94,12 +94,9 @@ def _typed(tensor: Tensor, model: Model) -> Tensor:
 
 
 def _renamed(tensors: Iterable[Tensor], names: dict[str, str]) -> list[Tensor]:
-    """Roles changed, suffixes kept."""
-    out = []
-    for tensor in tensors:
-        role, dot, suffix = tensor.role.partition(".")
-        out.append(replace(tensor, role=names[role] + dot + suffix) if role in names else tensor)
-    return out
+    """Roles changed, those of their biases with them."""
+    full = {**names, **{f"{old}.bias": f"{new}.bias" for old, new in names.items()}}
+    return [replace(tensor, role=full.get(tensor.role, tensor.role)) for tensor in tensors]
 
 
 def _reshaped(tensors: Iterable[Tensor], role: str, shape: Callable[[Tensor], tuple[int, ...]]) -> list[Tensor]:
@@ -252,10 +249,31 @@ def scan_columns(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     return tensors
 
 
-@rewrite("lfm2", "lfm2moe")
-def lfm2_norm(model: Model, tensors: list[Tensor]) -> list[Tensor]:
-    """The final norm goes by the name of the table's."""
-    return _renamed(tensors, {"output_norm": "token_embd_norm"})
+@rewrite("kimi-k3")
+def norms_folded(model: Model, tensors: list[Tensor]) -> list[Tensor]:
+    """The norms before the scores of earlier layers are multiplied into them."""
+    return [tensor for tensor in tensors if not tensor.role.endswith("_res_norm")]
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------------------
+
+# Architecture → what its GGUFs call differently from the rest.
+NAMES = {
+    "bailingmoe3": {"ssm_f": "ssm_f_a", "ssm_g": "ssm_g_a", "nextn.shared_head_norm": "layer_output_norm"},
+    "bert": {"token_types_embd": "token_types"},
+    "glm4moe": {"ffn_norm": "post_attention_norm"},
+    "lfm2": {"output_norm": "token_embd_norm"},
+    "lfm2moe": {"output_norm": "token_embd_norm"},
+    "minimax-01": {"attn_output_norm": "attn_norm_2"},
+    "nomic-bert": {"token_types_embd": "token_types"},
+    "seed_oss": {"ffn_norm": "post_attention_norm"},
+}
+
+
+@rewrite(*NAMES)
+def own_names(model: Model, tensors: list[Tensor]) -> list[Tensor]:
+    """The architecture's own words."""
+    return _renamed(tensors, NAMES[model.gguf_architecture])
 
 
 @rewrite("nemotron_h_moe")

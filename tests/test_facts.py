@@ -151,8 +151,16 @@ def test_a_row_gives_its_model(name: str) -> None:
 
 def test_totals_are_the_published_ones() -> None:
     told = [row for row in facts.rows("models") if row["published_params"]]
-    unexplained = [row["name"] for row in told if "not explained" in row["why"]]
-    assert len(unexplained) <= 0.02 * len(told), unexplained
+    guessed = (
+        "not explained",
+        "than its config describes",
+        "listed",
+    )  # the difference is not accounted for to the parameter
+    doubtful = [row["name"] for row in told if any(words in row["why"] for words in guessed)]
+    assert len(doubtful) <= 0.05 * len(told), doubtful
+    assert not [row["name"] for row in told if "not explained" in row["why"]]
+    equal = [row for row in told if row["published_params"] == row["params"]]
+    assert len(equal) >= 0.75 * len([row for row in told if not row["quant"]])
 
 
 def test_header_sizes_say_how_they_are_known() -> None:

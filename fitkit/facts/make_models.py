@@ -246,7 +246,9 @@ def why(model: Model, published: str, line: dict[str, str]) -> str:
         return f"the published total {kind} {abs(more):,} elements of buffers, routing biases or scales"
     if more == sum(tensor.elements * tensor.copies for tensor in model.tensors if tensor.part == "mtp"):
         return "the checkpoint also holds MTP blocks, which no engine loads by default"
-    if more > 0 and ("mtp" in check or "MTP" in check):
+    if more > 0 and "exact+mtp" in check:
+        return f"the checkpoint also holds MTP blocks of {more:,} parameters, which no engine loads by default"
+    if more > 0 and "MTP" in check:
         return f"the checkpoint holds {more:,} parameters more than its config describes (MTP blocks, a second head or other parts)"
     counted = int(line["params_computed"] or 0)
     if abs(counted - model.params) <= 1e-4 * model.params:

@@ -44,6 +44,7 @@ def test_parameters_are_the_published_total(row: dict[str, str]) -> None:
         "": 0,
         "mtp": sum_of(m, "mtp"),
         "mtp, embedding and head shared": sum_of(m, "mtp") - 2 * table_ * int(m.get("mtp_layers", 0)),
+        "mtp and hash table": sum_of(m, "mtp") + sum_of(m, "", "ffn_gate_tid2eid"),
         "tied head stored twice": table_ if m.tied_embeddings else 0,
         "router bias not in the total": -sum_of(m, "", "exp_probs_b"),
         "buffers": int(row["difference"]),
@@ -145,3 +146,43 @@ def test_active_parameters(name: str, published: float) -> None:
     m = model_from_config(shape.decode(row["shape"]))
     assert m.active_params <= published * 1.03
     assert m.active_params + m.hidden_size * m.vocab_size >= published * 0.99
+
+
+def test_deepseek_v4_keeps_windows_compressed_states_and_indexers() -> None:
+    """Of the published Flash: 43 windowed latents, 41 compressed, 21 of ratio 4 with an indexer (vLLM 0.33: 22 + 21, 62, 42 and 20 in its groups)."""
+    row = next(row for row in table("config_params") if row["family"] == "deepseek_v4")
+    kept = Counter((c.kind, c.ratio) for c in model(row).caches())
+    assert kept == {("sliding", 1): 43, ("compressed", 4): 21, ("compressed", 128): 20, ("indexer", 4): 21}
+
+
+def test_an_inner_config_may_leave_out_its_classs_defaults() -> None:
+    """What transformers 5.24 assumes for Gemma 3's text part: 26 layers of 2304, every sixth full, windows of 4096."""
+    tower = {"hidden_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 128, "image_size": 28, "patch_size": 14}  # fmt: skip
+    m = model_from_config(
+        {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": tower}
+    )
+    assert (len(m.layers), m.hidden_size, m.vocab_size, m.heads, m.kv_heads) == (26, 2304, 262208, 8, 4)
+    assert Counter((c.kind, c.window) for c in m.caches()) == {("sliding", 4096): 22, ("full", 0): 4}
+
+
+@pytest.mark.parametrize(
+    ("said", "kinds"),
+    [
+        ({"use_sliding_window": False, "sliding_window": 512, "max_window_layers": 2}, {"full": 4}),
+        ({"use_sliding_window": True, "sliding_window": 512, "max_window_layers": 1}, {"full": 1, "sliding": 3}),
+        ({"use_sliding_window": True, "sliding_window": None, "max_window_layers": 1}, {"full": 4}),
+    ],
+)
+def test_qwens_windows_only_count_where_they_are_used(said: dict[str, object], kinds: dict[str, int]) -> None:
+    sizes = {"num_hidden_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 2, "vocab_size": 999, "intermediate_size": 512}  # fmt: skip
+    m = model_from_config({"model_type": "qwen2", **sizes, **said})
+    assert Counter(c.kind for c in m.caches()) == kinds
+
+
+@pytest.mark.parametrize(
+    ("said", "window"), [({}, 4096), ({"sliding_window": None}, 0), ({"sliding_window": 128}, 128)]
+)
+def test_mistrals_window_is_its_classs_unless_null(said: dict[str, object], window: int) -> None:
+    sizes = {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "vocab_size": 999, "intermediate_size": 512}  # fmt: skip
+    m = model_from_config({"model_type": "mistral", **sizes, **said})
+    assert {c.window for c in m.caches()} == {window}

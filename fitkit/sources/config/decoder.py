@@ -34,6 +34,7 @@ WORDS = {
     "indexed_attention": "full",
     "hybrid": "full",
     "hybrid_sliding": "sliding",
+    "minimax_m3_sparse": "sparse",
 }
 
 

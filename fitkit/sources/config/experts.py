@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fitkit.errors import UnsupportedModel
 from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
-from fitkit.sources.config.decoder import Decoder
+from fitkit.sources.config.decoder import Decoder, layer_kinds, of_kind
 from fitkit.sources.config.dense import windows
 from fitkit.sources.config.moe import EXPERTS, USED, shared_experts, sparse_decoder, sparse_layers
 from fitkit.sources.config.view import Config
@@ -121,7 +121,12 @@ def minimax_m2(config: Config) -> Shape:
     return d.shape("minimax-m2", router_dtype="F32")
 
 
-@family("minimax_m3", "minimax_m3_text", "minimax_m3_vl_text", architectures=("MiniMaxM3ForCausalLM",))
+@family(
+    "minimax_m3",
+    "minimax_m3_text",
+    "minimax_m3_vl_text",
+    architectures=("MiniMaxM3ForCausalLM", "MiniMaxM3SparseForCausalLM"),
+)
 def minimax_m3(config: Config) -> Shape:
     """Ordinary grouped heads; most layers choose blocks of the context by an indexer of their own."""
     d = Decoder.read(config)
@@ -130,31 +135,43 @@ def minimax_m3(config: Config) -> Shape:
     d.embeddings()
     d.attention(qk_norm=(d.head_dim, d.head_dim))
     d.cache()
-    choice = config.view("sparse_attention_config")
-    if choice is not None:
-        chosen = tuple(i for i, on in enumerate(choice.wholes("sparse_attention_freq", count=n, default=0)) if on)
-        dim, heads = choice.whole("sparse_index_dim", default=128), choice.whole("sparse_num_index_heads", default=4)
-        module = "model.layers.{}.self_attn.index_"
-        build.add("indexer.q_proj", (d.hidden, heads * dim), chosen, module=module + "q_proj")
-        build.add("indexer.k_proj", (d.hidden, dim), chosen, module=module + "k_proj")
-        build.add("indexer.q_norm", (dim,), chosen, module=module + "q_norm")
-        build.add("indexer.k_norm", (dim,), chosen, module=module + "k_norm")
-        build.keep(Cache(kind="indexer", k_dim=dim), chosen)
-        d.extra.update(
-            index_heads=heads, index_head_dim=dim, index_block=choice.whole("sparse_block_size", default=128)
-        )
+    chosen, dim, heads = blocks_chosen(config, n)
+    module = "model.layers.{}.self_attn.index_"
+    build.add("indexer.q_proj", (d.hidden, heads * dim), chosen, module=module + "q_proj")
+    build.add("indexer.k_proj", (d.hidden, dim), chosen, module=module + "k_proj")
+    build.add("indexer.q_norm", (dim,), chosen, module=module + "q_norm")
+    build.add("indexer.k_norm", (dim,), chosen, module=module + "k_norm")
+    build.keep(Cache(kind="indexer", k_dim=dim), chosen)
+    if chosen:
+        d.extra.update(index_heads=heads, index_head_dim=dim)
     width = config.whole("moe_intermediate_size", "intermediate_size")
     if dense:
         d.feed_forward(dense, config.whole("dense_intermediate_size", "intermediate_size"))
     config.raw("intermediate_size")
+    shared = config.whole("shared_intermediate_size", default=0, low=0)
+    count = config.whole("n_shared_experts", default=int(shared > 0), low=0)
     d.experts(
         sparse, config.whole(*EXPERTS), config.whole(*USED), width, correction=config.flag("use_routing_bias", default=False),
-        shared_dim=config.whole("shared_intermediate_size", default=width) * config.whole("n_shared_experts", default=0, low=0),
-        module="model.layers.{}.block_sparse_moe.",
+        shared_dim=(shared or width) * count, module="model.layers.{}.block_sparse_moe.",
     )  # fmt: skip
     d.norms("attn_norm", "ffn_norm")
     d.rope(partial=0.5)
     return d.shape("minimax-m3", router_dtype="F32", dense_layers=len(dense))
+
+
+def blocks_chosen(config: Config, n: int) -> tuple[tuple[int, ...], int, int]:
+    """The layers that choose blocks of the context, the width of their index and its heads, in either layout of the file."""
+    said = config.view("sparse_attention_config")
+    kinds = layer_kinds(config, n, ("full",) * n, ("full", "sparse"))
+    chosen = of_kind(kinds, "sparse")
+    if said is None:
+        return chosen, config.whole("index_head_dim", default=128), config.whole("index_n_heads", default=4)
+    listed = tuple(i for i, on in enumerate(said.wholes("sparse_attention_freq", count=n, default=0)) if on)
+    return (
+        chosen or listed,
+        said.whole("sparse_index_dim", default=128),
+        said.whole("sparse_num_index_heads", default=4),
+    )
 
 
 @family("phimoe", architectures=("PhiMoEForCausalLM",))

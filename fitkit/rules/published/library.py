@@ -29,6 +29,9 @@ from fitkit.units import GIB
 
 SOURCE = "library rules"
 
+# Parts that a GGUF keeps in a file of their own.
+BESIDE = ("vision", "audio", "projector")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
@@ -77,7 +80,8 @@ class LibraryRules:
             term("kv_cache", "kv", kv, share(kv, cards), f"{SOURCE}: 2 x layers x context x kv_heads x head_dim"),
             term("runtime", "overhead", constant(overhead, context), share(constant(overhead, context), cards), SOURCE),
         ]
-        if job.model.projector_bytes:
+        inside = job.engine != "llama.cpp" and any(tensor.part in BESIDE for tensor in job.model.tensors)
+        if job.model.projector_bytes and not inside:  # a checkpoint's own files hold it already
             projector = constant(job.model.projector_bytes, context)
             terms.insert(1, term("projector", "weights", projector, share(projector, cards), f"{SOURCE}: mmproj file"))
         if job.engine == "llama.cpp" and cards > 1:

@@ -137,6 +137,8 @@ def decoder_block(run: Run, x: Node, block: int, last: bool) -> Node:
     rms = not shape.layer_norm
     residual = x
     normed = b.norm(x, block, "attn_norm", rms)
+    if shape.norm_at_once:
+        b.graph.expand(normed)
     cur = mix(run, b.norm(x, block, "attn_norm_2", rms) if b.has(block, "attn_norm_2") else normed, block)
     has_ff = b.has(block, "ffn_down") or b.has(block, "ffn_down_exps")
     if cur is None:  # a feed-forward of its own (Nemotron-H)

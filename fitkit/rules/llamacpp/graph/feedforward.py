@@ -65,14 +65,18 @@ def experts(b: Builder, x: Node, block: int, routing: Routing, probabilities: No
     if routing.scale:
         weights = b.like("scale", weights)
     b.graph.expand(weights)
-    if b.cpu and not routing.weigh_before:
-        after = b.kept.setdefault(weights, [])
-        after.extend([start, probs, order])
+    if b.cpu and not routing.late_softmax and not routing.weigh_before and _has_top_k_kernel(count):
+        b.top_k.append((start, probs, weights))
     cur = b.view(x, b.floats(x), "reshape")
     if routing.weigh_before:
         cur = b.like("mul", b.make("repeat", b.floats(x) * used, cur), weights)
     out = _matrices(b, cur, ids, block, used)
     return _weighed_sum(b, out, weights, used, routing)
+
+
+def _has_top_k_kernel(count: int) -> bool:
+    """Whether CUDA chooses among so many experts in one kernel. Source: ggml-cuda/topk-moe.cu."""
+    return (count & (count - 1) == 0 and count <= 512) or count in (288, 576)
 
 
 def _grouped(b: Builder, scores: Node, count: int) -> Node:

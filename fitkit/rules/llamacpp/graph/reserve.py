@@ -38,9 +38,27 @@ def peaks(
         has_windows=bool(sizes[1]),
     )  # fmt: skip
     build(b, picked(model, roles, placed, every))
+    keep_top_k(b)
     join_shared(b)
     devices = Devices(gpus=placed.devices, units=units, copies=COPIES if pipeline else 1)
     return reserve(b.graph, devices, b.kept)
+
+
+def keep_top_k(b: Builder) -> None:
+    """CUDA chooses experts in one kernel: all that leads from the scores to the weights is kept until the next operation.
+
+    Source: llama.cpp b11434, ggml-cuda.cu, graph_optimize and ggml_cuda_topk_moe_fusion; routing by groups does not match.
+    """
+    if int(b.model.get("expert_group_count", 1) or 1) > 1:
+        return
+    nodes = b.graph.nodes
+    for scores, probabilities, weights in b.top_k:
+        first, last = nodes.index(probabilities), nodes.index(weights)
+        if last + 1 >= len(nodes) or weights.device == b.cpu:
+            continue
+        held = dict.fromkeys(node for one in nodes[first : last + 1] for node in (one, *one.sources) if not node.stored)
+        held.setdefault(scores)
+        b.kept.setdefault(nodes[last + 1], []).extend(held)
 
 
 def join_shared(b: Builder) -> None:
@@ -50,7 +68,7 @@ def join_shared(b: Builder) -> None:
     """
     nodes = b.graph.nodes
     for block, (gate, up, product) in b.beside.items():
-        if block not in b.routed or not b.cpu or not _alike(b, block):
+        if block not in b.routed or not b.cpu or b.routed[block][1].op != "reshape" or not _alike(b, block):
             continue
         routed, source, chosen = b.routed[block]
         for node in (gate, up, product):

@@ -34,16 +34,18 @@ class Shape:
     last_residual_first: bool = False
     residual_scale: bool = False
     scale_before_head: bool = False
+    norm_at_once: bool = False  # the first norm is put into the graph before anything of the mixing
     logits_first: bool = False  # the router's scores are made outside
     routing: Routing = field(default_factory=Routing)
 
 
 _LATE = Shape(late_rows=True)
+_DELTA = Shape(late_rows=True, norm_at_once=True)
 _GEMMA = Shape(scaled_embeddings=True, scaled_query=True)
 _LAYER_NORM = Shape(layer_norm=True)
 SHAPES: dict[str, Shape] = {
     "bailingmoe3": _LATE, "cohere2moe": replace(_LATE, parallel="feed_forward"), "hy_v3": _LATE, "gpt-oss": replace(_LATE, post_norms=False, routing=Routing(late_softmax=True, norm=False)),
-    "qwen35": _LATE, "qwen35moe": _LATE, "qwen3next": _LATE, "step35": _LATE,
+    "qwen35": _DELTA, "qwen35moe": _DELTA, "qwen3next": _DELTA, "step35": _LATE,
     "nemotron_h": replace(_LATE, rope=False), "nemotron_h_moe": replace(_LATE, rope=False, logits_first=True),
     "gemma": _GEMMA, "gemma2": replace(_GEMMA, post_norms=True), "gemma3": replace(_GEMMA, post_norms=True),
     "gemma3n": Shape(scaled_embeddings=True, normed_values=True),
@@ -56,6 +58,7 @@ SHAPES: dict[str, Shape] = {
     "bloom": replace(_LAYER_NORM, rope=False, embedding_norm=True), "mpt": replace(_LAYER_NORM, rope=False),
     "codeshell": _LAYER_NORM, "dbrx": _LAYER_NORM, "gptneox": replace(_LAYER_NORM, parallel=""), "jais": replace(_LAYER_NORM, rope=False),
     "jais2": _LAYER_NORM, "nemotron": _LAYER_NORM, "olmo": _LAYER_NORM, "orion": _LAYER_NORM, "stablelm": _LAYER_NORM,
+    "kimi-linear": Shape(norm_at_once=True, rope=False),
     "rwkv7": _LAYER_NORM, "rwkv6": _LAYER_NORM, "refact": Shape(rope=False),
     "jamba": Shape(rope=False, residual_first=True, routing=Routing(norm=False)),
     "minicpm3": Shape(plain_scale=True, residual_scale=True, scale_before_head=True),

@@ -21,12 +21,14 @@ def gather(b: Builder, block: int, size: float, read: Callable[[Node], Node] | N
     """The states of the batch's sequences: copied out of the cache, or read in place by `read`."""
     cache = b.cache(block)
     states = Node("reshape", ZERO, ("cache",), [cache], root=cache)
+    b.graph.expand(Node("scale_in_place", ZERO, ("cache",), [states], root=cache))  # a fresh state is cleared
     ids = b.input("state_ids", form(SEQUENCES, I32))
     rows = form(SEQUENCES, size * F32)
     if read is None:
         out = b.make("get_rows", 0, states, ids, size=rows, rows=TOKENS)
         view = Node("view", rows, ("states",), [out], root=out)
         b.graph.expand(view)
+        put_back(b, block, out)  # states of sequences that are not in the batch
         return view
     scanned = read(states)
     b.graph.expand(scanned)

@@ -244,8 +244,11 @@ def why(model: Model, published: str, line: dict[str, str]) -> str:
     if abs(more) <= 1e-4 * model.params:
         kind = "counts" if more > 0 else "leaves out"
         return f"the published total {kind} {abs(more):,} elements of buffers, routing biases or scales"
-    if more == sum(tensor.elements * tensor.copies for tensor in model.tensors if tensor.part == "mtp"):
-        return "the checkpoint also holds MTP blocks, which no engine loads by default"
+    mtp = sum(tensor.elements * tensor.copies for tensor in model.tensors if tensor.part == "mtp")
+    table = model.hidden_size * model.vocab_size
+    if mtp and more in (mtp, mtp - table, mtp - 2 * table):
+        own = "" if more == mtp else ", whose token tables are the model's own"
+        return f"the checkpoint also holds MTP blocks{own}, which no engine loads by default"
     if more > 0 and "exact+mtp" in check:
         return f"the checkpoint also holds MTP blocks of {more:,} parameters, which no engine loads by default"
     if more > 0 and "MTP" in check:

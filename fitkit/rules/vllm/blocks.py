@@ -30,17 +30,14 @@ def preferred(kernels: Sequence[Kernel], asked: int | None) -> int:
 
 
 def aligned(
-    kernels: Sequence[Kernel], block: int, *, state_bytes: int, token_bytes: int, latent: bool, checkpoint: int
+    kernels: Sequence[Kernel], block: int, *, state_bytes: int, token_bytes: int, unit: int, checkpoint: int
 ) -> tuple[int, int]:
     """The block [tokens] of a hybrid whose attention page holds `state_bytes`, and the page [bytes] states are padded to.
 
-    `token_bytes` is one attention layer's, `checkpoint` the alignment of mid-prefill checkpoints (1: none). A page that
+    `token_bytes` is one attention layer's, `unit` the least multiple beside the kernel's own, `checkpoint` the alignment of mid-prefill checkpoints (1: none). A page that
     fits the state exactly pads nothing: then the second is 0.
     """
-    unit = max(kernels[0].smallest, block)
-    if latent:
-        unit = max(unit, 128)
-    unit = math.lcm(unit, checkpoint)
+    unit = math.lcm(max(kernels[0].smallest, block, unit), checkpoint)
     least = math.lcm(*(kernel.smallest for kernel in kernels))
     wanted = unit * -(-state_bytes // (unit * token_bytes))
     wanted = least * -(-wanted // least)

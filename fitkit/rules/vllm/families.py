@@ -5,6 +5,7 @@ A family without a row has none of these habits.
 
 from __future__ import annotations
 
+from fitkit.errors import UnsupportedModel
 from fitkit.model import Model
 from fitkit.rules.vllm.device import Device
 from fitkit.rules.vllm.settings import VLLMSettings
@@ -77,10 +78,17 @@ def checkpoint(settings: VLLMSettings, model: Model, variant: str, head_dim: int
 
 
 def prefix_caching(settings: VLLMSettings, model: Model) -> bool:
-    """Whether prefix caching is on: asked for, else wherever the model has attention."""
+    """Whether prefix caching is on: asked for, else wherever the model has attention (hybrids since 0.26 only)."""
+    kinds = {cache.kind for cache in model.caches()}
+    hybrid = "state" in kinds and len(kinds) > 1
+    if hybrid and settings.enable_prefix_caching and not settings.has("hybrid_prefix_caching"):
+        raise UnsupportedModel(
+            f"{model.name}: what vLLM {settings.version} keeps of a hybrid's states with prefix caching on is not modelled; it is "
+            "off by default there."
+        )
     if settings.enable_prefix_caching is not None:
         return settings.enable_prefix_caching
-    return any(cache.kind != "state" for cache in model.caches())
+    return bool(kinds - {"state"}) and (not hybrid or settings.has("hybrid_prefix_caching"))
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------------

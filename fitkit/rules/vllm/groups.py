@@ -19,8 +19,13 @@ from fitkit.rules.vllm.pages import Spec
 Group = tuple[Spec, ...]
 
 
-def grouped(specs: Sequence[Spec], *, hybrid_manager: bool = True, packed: bool = False) -> tuple[Group, ...]:
-    """The groups of all layers' caches. `packed` is the block-outermost layout that mixes page sizes in a block."""
+def grouped(
+    specs: Sequence[Spec], *, hybrid_manager: bool = True, packed: bool = False, even: float = 1.5
+) -> tuple[Group, ...]:
+    """The groups of all layers' caches. `packed` is the block-outermost layout that mixes page sizes in a block.
+
+    Kinds whose layer counts differ by less than the factor `even` are padded to one size instead of cut.
+    """
     specs = list(specs) if hybrid_manager else promoted(specs)
     if not specs:
         return ()
@@ -28,7 +33,7 @@ def grouped(specs: Sequence[Spec], *, hybrid_manager: bool = True, packed: bool 
         return (tuple(specs),)
     if packed and len({spec.page for spec in specs}) > 1:
         return packed_groups(specs)
-    return equal_groups(one_page(specs))
+    return equal_groups(one_page(specs), even)
 
 
 def promoted(specs: Sequence[Spec]) -> list[Spec]:
@@ -76,14 +81,14 @@ def one_page(specs: Sequence[Spec]) -> list[Spec]:
     return out
 
 
-def equal_groups(specs: Sequence[Spec]) -> tuple[Group, ...]:
+def equal_groups(specs: Sequence[Spec], even: float) -> tuple[Group, ...]:
     """Layers of like specs cut into groups of one size, taken with a stride so that pipeline stages stay even."""
     buckets: dict[Spec, list[Spec]] = {}
     for spec in specs:
         buckets.setdefault(spec.alike, []).append(spec)
     smallest = min(map(len, buckets.values()))
     largest = max(map(len, buckets.values()))
-    size = largest if largest < 1.5 * smallest else smallest
+    size = largest if largest < even * smallest else smallest
     out: list[Group] = []
     for layers in buckets.values():
         count = -(-len(layers) // size)

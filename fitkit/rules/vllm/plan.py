@@ -70,7 +70,12 @@ def make_plan(settings: VLLMSettings, model: Model, device: Device) -> Plan:
         return Plan(refusal=builder.refusal, kv_dtype=builder.kv_dtype, needs=Counter())
     specs = builder.specs()
     packed = builder.packed
-    groups = grouped(specs, hybrid_manager=not settings.disable_hybrid_kv_cache_manager, packed=packed)
+    groups = grouped(
+        specs,
+        hybrid_manager=not settings.disable_hybrid_kv_cache_manager,
+        packed=packed,
+        even=1.5 if settings.has("groups_within_one_and_a_half") else 1.25,
+    )
     per_stage = tuple(
         bytes_per_block(groups, layers, align=PACKED_ALIGN if packed else 1)
         for layers in stages(len(model.layers), settings.pipeline_parallel_size)
@@ -185,7 +190,7 @@ class _Builder:
         if states:
             self.block, self.padded = blocks.aligned(
                 readers, self.block, state_bytes=max(map(self._state_bytes, states)),
-                token_bytes=self._token_bytes(first, same_width=True), latent=first.kind == "latent",
+                token_bytes=self._token_bytes(first, same_width=True), unit=self._least_unit(first),
                 checkpoint=self._checkpoint_alignment(states) if self.caching else 1,
             )  # fmt: skip
         elif self.skipped:
@@ -193,6 +198,14 @@ class _Builder:
             self.block = blocks.covering_unquantized(
                 self.block, heads * 2 * first.k_dim, heads * 2 * first.k_dim * self.element, readers[0].smallest
             )
+
+    def _least_unit(self, cache: Cache) -> int:
+        """What a hybrid's block is a multiple of at least: 128 tokens beside MLA, 64 in old versions."""
+        if cache.kind != "latent":
+            return 1
+        if self.settings.has("latent_hybrid_block_128"):
+            return 128
+        return 1 if self.settings.has("hybrid_block_from_kernel") else 64
 
     def _checkpoint(self, cache: Cache) -> int:
         return families.checkpoint(self.settings, self.model, cache.variant, cache.state_dim, self.device)

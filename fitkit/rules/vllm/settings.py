@@ -16,12 +16,16 @@ NEWEST, OLDEST = "0.33", "0.10"
 # What a start-up depends on, by version: (behaviour, last version seen without it, first version seen with it).
 # Source: the planning code of the released versions 0.10.2 to 0.33.0; what lies between two of a row was not looked at.
 CHANGES: tuple[tuple[str, str, str], ...] = (
+    ("groups_within_one_and_a_half", "0.12.0", "0.19.1"),
     ("utilization_0_92", "0.19.1", "0.20.2"),
     ("subtracts_cuda_graphs", "0.19.1", "0.20.2"),
     ("tokens_from_concurrency", "0.19.1", "0.20.2"),
+    ("hybrid_block_from_kernel", "0.19.1", "0.24.0"),
+    ("hybrid_prefix_caching", "0.24.0", "0.26.0"),
     ("concurrent_batches_in_flight", "0.24.0", "0.26.0"),
     ("large_gpu_tier", "0.26.0", "0.28.0"),
     ("one_log_line", "0.26.0", "0.28.0"),
+    ("latent_hybrid_block_128", "0.24.0", "0.28.0"),
     ("reserves_null_block", "0.28.0", "0.30.0"),
     ("prefill_checkpoint_block", "0.28.0", "0.30.0"),
 )

@@ -55,6 +55,7 @@ class Ask:
     settings: Any = None
     profile: Any = None
     refusal: str = ""  # why it cannot run at all
+    own_gpus: int | None = None  # what the settings object says, None where it leaves that to the fit
     pools: dict[tuple[int, int, str, int], int] = field(default_factory=dict, compare=False, repr=False)
 
     def job(self, gpus: int, gpu: Gpu | None = None, nodes: int = 1) -> Job:
@@ -137,6 +138,7 @@ def asks(
                             bits=bits_of(quant),
                             settings=settings,
                             profile=profile,
+                            own_gpus=gpus_of(engine_settings),
                         )
                         out.append(replace(ask, refusal=refusal(ask)))
     return out
@@ -168,8 +170,8 @@ def machines_of(machines: Any) -> list[Machine]:
 
 
 def own_quant(model: Model) -> str:
-    """What the model's own files are quantized to."""
-    return model.quant or model.dtype
+    """What the model's own files are quantized to; 32-bit checkpoints are served in 16 bits, as engines load them unless told otherwise."""
+    return model.quant or ("BF16" if model.dtype == "F32" else model.dtype)
 
 
 IMATRIX = "+imatrix"  # behind a GGUF file type: quantized with an importance matrix, which moves a few tensors
@@ -239,6 +241,15 @@ def _engine(engine: Any) -> tuple[str, Any]:
             f"engine is {short(engine)}, where 'llama.cpp', 'vllm', 'sglang', fk.LlamaCpp(...) or fk.VLLM(...) was expected."
         )
     return name, engine
+
+
+def gpus_of(settings: Any) -> int | None:
+    """The GPUs a settings object asks for where that is not its default of one."""
+    ways = getattr(settings, "gpus", None)
+    if ways is None:
+        names = ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size")
+        ways = int(np.prod([getattr(settings, name, 1) for name in names]))
+    return ways if ways > 1 else None
 
 
 def _rules(rules: Any) -> tuple[str, Any]:

@@ -22,7 +22,10 @@ def layouts(ask: Ask, machine: Machine, asked: int | None) -> list[Layout]:
         if ask.engine == "llama.cpp" and machine.count <= 16:
             counts.append(machine.count)
         counts += [n for n in (16, 32, 64) if n <= machine.count]
-    return [Layout(n) for n in sorted(set(counts))]
+    one_node = [Layout(n) for n in sorted(set(counts))]
+    if not _spreads(ask):
+        return one_node
+    return one_node + [Layout(counts[-1] * nodes, nodes) for nodes in range(2, _nodes(ask, machine) + 1)]
 
 
 def more(ask: Ask, machine: Machine) -> list[Layout]:
@@ -38,7 +41,7 @@ def more(ask: Ask, machine: Machine) -> list[Layout]:
 
 def _asked(ask: Ask, machine: Machine, gpus: int) -> Layout:
     nodes = 1
-    if ask.rules == "shard" and ask.engine != "llama.cpp" and machine.count:
+    if _spreads(ask) and machine.count:
         most = _nodes(ask, machine)
         nodes = next((n for n in range(-(-gpus // machine.count), most + 1) if gpus % n == 0), 1)
     return Layout(gpus, nodes, beyond=gpus > machine.count * nodes)
@@ -50,6 +53,11 @@ def _shard(ask: Ask, machine: Machine) -> list[Layout]:
         return one_node
     ways = _per_node(ask, machine)
     return one_node + [Layout(ways * nodes, nodes) for nodes in range(2, _nodes(ask, machine) + 1)]
+
+
+def _spreads(ask: Ask) -> bool:
+    """Whether a model may lie over several machines: tensor parallel within, pipeline parallel across."""
+    return ask.rules in ("shard", "engine") and ask.engine != "llama.cpp"
 
 
 def _nodes(ask: Ask, machine: Machine) -> int:

@@ -91,7 +91,7 @@ def demand(
     for ask in asked:
         own = contexts_for(ask.model, context)
         flat_context, flat_requests = np.repeat(own, len(requests)), np.tile(requests, len(own))
-        for count in cards.tolist():
+        for count in [ask.own_gpus] if ask.own_gpus and cards.tolist() == [1] else cards.tolist():
             columns, refused = _terms(ask, count, flat_context, flat_requests)
             sentences += refused
             blocks.append(
@@ -174,7 +174,7 @@ def fit(
     for ask in asked:
         own = contexts_for(ask.model, context)
         flat_context, flat_requests = np.repeat(own, len(requests)), np.tile(requests, len(own))
-        for count in counts:
+        for count in [ask.own_gpus] if cards is None else counts:
             if not found:
                 blocks.append((len(flat_context), _no_machines(ask, flat_context, flat_requests, count)))
                 continue

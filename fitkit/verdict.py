@@ -322,7 +322,7 @@ def download_bytes(ask: Ask) -> int | None:
         size: int = size_of(ask.model, ask.quant)[0]
     except (KeyError, FitError):
         return None
-    return size + ask.model.projector_bytes
+    return size + (ask.model.projector_bytes if ask.engine == "llama.cpp" else 0)
 
 
 def free_disk_bytes(ask: Ask, machine: Machine) -> int | None:

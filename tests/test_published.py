@@ -135,6 +135,15 @@ def test_library_judges_a_short_model_at_its_own_length() -> None:
     assert row.context == fk.load("tinyllama-1.1b-chat-v1.0").context == 2048
 
 
+def test_library_counts_a_vision_projector_once() -> None:
+    model = fk.load("gemma-3-27b-it")
+    checkpoint = fk.demand(model, "BF16", engine="vllm", rules="library").iloc[0]
+    assert checkpoint.weights_bytes == 2 * model.params
+    files = fk.demand(model.with_(projector_bytes=858_000_000), "Q4_K_M", rules="library").iloc[0]
+    plain = fk.demand(model.with_(projector_bytes=0), "Q4_K_M", rules="library").iloc[0]
+    assert files.weights_bytes - plain.weights_bytes == files.projector_bytes == 858_000_000
+
+
 def test_memory_taken_by_others_is_not_usable() -> None:
     for rules, engine in (("library", "llama.cpp"), ("budget", "vllm"), ("shard", "llama.cpp")):
         free = one("llama-3.1-8b", "RTX 4090", quants="Q4_K_M", engine=engine, rules=rules)

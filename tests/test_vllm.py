@@ -105,6 +105,19 @@ def test_what_changed_between_versions() -> None:
     assert release_of("v0.20.2rc1.dev16+g7a1eb8ac2")[:2] == (0, 20)
 
 
+def test_hybrids_cache_prefixes_by_default_since_0_26() -> None:
+    """A published log of 0.24 with prefix caching on: 6.01 GiB, 569,878 tokens, 4.35x at 131,072."""
+    one = model("Qwen__Qwen3.5-35B-A3B")
+    options = {"kv_cache_memory_bytes": int(6.01 * 2**30), "max_model_len": 131072, "kv_cache_dtype": "fp8"}
+    off = fk.VLLM(version="0.24.0", **options).startup(one, "RTX 5090")
+    asked = fk.VLLM(version="0.24.0", enable_prefix_caching=True, **options).startup(one, "RTX 5090")
+    assert asked.max_concurrency == pytest.approx(4.35, abs=0.005)
+    assert asked.kv_cache_tokens == pytest.approx(569878, rel=0.005)
+    assert off.max_concurrency > asked.max_concurrency
+    with pytest.raises(fk.UnsupportedModel, match="prefix caching"):
+        fk.VLLM(version="0.24.0", enable_prefix_caching=True).startup(model("falcon-h1-7b"), "H100 80GB")
+
+
 def test_the_null_block_must_be_free() -> None:
     one = model("llama-3.1-8b")  # 8192 tokens are 512 blocks of 2 MiB
     full = fk.VLLM(kv_cache_memory_bytes=512 * 2**21, max_model_len=8192).startup(one, "H100 80GB")

@@ -78,17 +78,23 @@ def checkpoint(settings: VLLMSettings, model: Model, variant: str, head_dim: int
 
 
 def prefix_caching(settings: VLLMSettings, model: Model) -> bool:
-    """Whether prefix caching is on: asked for, else wherever the model has attention (hybrids since 0.26 only)."""
+    """Whether states are kept for prefix caching: where asked for, else wherever the model has attention.
+
+    Hybrids have it on by default since 0.26; before, asking for it kept every block's state of Mamba layers (not
+    modelled), two states of the others, and in 0.12 nothing.
+    """
     kinds = {cache.kind for cache in model.caches()}
-    hybrid = "state" in kinds and len(kinds) > 1
-    if hybrid and settings.enable_prefix_caching and not settings.has("hybrid_prefix_caching"):
+    asked = settings.enable_prefix_caching
+    if "state" not in kinds or settings.has("hybrid_prefix_caching"):
+        return asked if asked is not None else bool(kinds - {"state"})
+    if not asked:
+        return False
+    if any(cache.variant.startswith("mamba") for cache in model.caches()):
         raise UnsupportedModel(
-            f"{model.name}: what vLLM {settings.version} keeps of a hybrid's states with prefix caching on is not modelled; it is "
-            "off by default there."
+            f"{model.name}: how many states vLLM {settings.version} keeps with prefix caching asked for is not modelled; it is off "
+            "by default there."
         )
-    if settings.enable_prefix_caching is not None:
-        return settings.enable_prefix_caching
-    return bool(kinds - {"state"}) and (not hybrid or settings.has("hybrid_prefix_caching"))
+    return settings.has("hybrid_prefix_caching_on_request")
 
 
 # ---- weights -----------------------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ NEWEST, OLDEST = "0.33", "0.10"
 # Source: the planning code of the released versions 0.10.2 to 0.33.0; what lies between two of a row was not looked at.
 CHANGES: tuple[tuple[str, str, str], ...] = (
     ("groups_within_one_and_a_half", "0.12.0", "0.19.1"),
+    ("hybrid_prefix_caching_on_request", "0.12.0", "0.19.1"),
     ("utilization_0_92", "0.19.1", "0.20.2"),
     ("subtracts_cuda_graphs", "0.19.1", "0.20.2"),
     ("tokens_from_concurrency", "0.19.1", "0.20.2"),

@@ -252,13 +252,16 @@ def bailing_moe(config: Config) -> Shape:
         config.raw("use_qk_norm", default=None) is not None or config.text("model_type", default="") != "bailing_moe"
     )
     norms = second and config.flag("use_qk_norm", default=True)
+    correction = config.flag("moe_router_enable_expert_bias", default=second)
+    if config.text("router_dtype", default="") == "fp32":
+        d.extra["router_dtype"] = "F32"
     dense, sparse = sparse_layers(config, d.build.n)
 
     def block(one: Decoder, layers: Sequence[int], dense: Sequence[int], sparse: Sequence[int]) -> None:
         one.attention(layers, bias=bias, qk_norm=(one.head_dim, one.head_dim) if norms else ())
         if dense:
             one.feed_forward(dense)
-        shared_experts(one, sparse, correction=second)
+        shared_experts(one, sparse, correction=correction)
         one.norms("attn_norm", "ffn_norm", layers=layers)
 
     d.embeddings()

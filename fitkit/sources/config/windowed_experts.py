@@ -37,7 +37,7 @@ def exaone_moe(config: Config) -> Shape:
         one.norms("attn_norm", "ffn_norm", layers=layers)
 
     d.mtp(config.whole("num_nextn_predict_layers", default=0, low=0), mtp)
-    return d.shape("exaone-moe", dense_layers=len(dense), router_dtype="F32")
+    return d.shape("exaone-moe", dense_layers=len(dense))
 
 
 @family("afmoe", architectures=("AfmoeForCausalLM",))
@@ -61,7 +61,7 @@ def afmoe(config: Config) -> Shape:
     )  # fmt: skip
     d.norms("attn_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm")
     d.rope()
-    return d.shape("afmoe", dense_layers=len(dense))
+    return d.shape("afmoe", dense_layers=len(dense), router_dtype="F32")
 
 
 @family("laguna", architectures=("LagunaForCausalLM",))

@@ -130,115 +130,6 @@ def bitsandbytes(said: Config, config: Config) -> Scheme:
     return Scheme(default=form, ignore=names(said, "llm_int8_skip_modules"))
 
 
-@method("compressed-tensors", "compressed_tensors")
-def compressed_tensors(said: Config, config: Config) -> Scheme:
-    """compressed-tensors: groups of targets (a class, names, "re:" expressions), each with its own weights."""
-    sparsity = said.view("sparsity_config")
-    if sparsity and sparsity.text("format", default="dense") != "dense":
-        raise UnsupportedModel(f"{said.place}: sparse weights ({short(sparsity.raw('format'))}) are not modelled.")
-    usual, named, head = "", [], False
-    groups = said.view("config_groups")
-    for key in groups.mapping if groups else ():
-        group = groups.view(key) if groups else None
-        if group is None:
-            continue
-        form = weights_format(group, said)
-        targets = list(group.entries("targets", default=("Linear",)))
-        plain = [target for target in targets if target not in ("Linear", "FusedMoE", "RoutedExperts")]
-        if form and len(plain) < len(targets):
-            usual = form
-        if form and plain:
-            names_ = Names(plain, said.place)
-            named.append((names_, form))
-            head = head or "lm_head" in names_
-    return Scheme(
-        default=usual,
-        named=named,
-        ignore=names(said, "ignore"),
-        head=head,
-        kv_dtype=kv_of(said.raw("kv_cache_scheme"), said.place),
-    )
-
-
-def weights_format(group: Config, said: Config) -> str:
-    """The format of one config group's weights, "" where only activations are quantized."""
-    weights = group.view("weights")
-    if weights is None:
-        return ""
-    bits, kind = weights.whole("num_bits", default=8), weights.text("type", default="int")
-    strategy = weights.text("strategy", default="")
-    size = weights.whole("group_size", default=-1, low=-1)
-    layout = group.text("format", default="") or said.text("format", default="")
-    static = _is_static(group.raw("input_activations"))
-    if "marlin-24" in layout:
-        raise UnsupportedModel(f"{said.place}: format {short(layout)} (2:4 sparse) is not modelled.")
-    if kind == "float" and bits == 4:
-        return "mxfp4" if "mxfp4" in layout or size == 32 else "ct_nvfp4"
-    if kind == "float" and bits == 8:
-        if strategy == "block":
-            return block_format("ct_fp8_block", weights.entries("block_structure"), said.place)
-        if strategy == "group" and size == 32:
-            return "mxfp8"
-        return {"channel": "ct_fp8_channel"}.get(strategy, "ct_fp8_tensor_static" if static else "ct_fp8_tensor")
-    if kind == "int" and (bits == 4 or "pack" in layout):
-        base = ("int4" if bits == 4 else "int8") + ("" if weights.flag("symmetric", default=True) else "_zero")
-        if bits in (4, 8):
-            return grouped(base, size if strategy in ("group", "") else 0)
-    if kind == "int" and bits == 8:
-        return "int8_tensor" if strategy == "tensor" else "int8_channel"
-    raise UnsupportedModel(f"{said.place}: weights of type {short(kind)} with {bits} bits are not modelled.")
-
-
-@method("modelopt", "modelopt-fp4", "modelopt-mxfp8", "modelopt-mixed", "modelopt-fp8")
-def modelopt(said: Config, config: Config) -> Scheme:
-    """NVIDIA ModelOpt: one algorithm for every linear layer that is not excluded, or one a module (MIXED_PRECISION).
-
-    Vision towers stay as they are, and a head is packed unless it is excluded, as vLLM loads them.
-    """
-    inner = said.view("quantization") or said
-    algo = inner.text("quant_algo", default="").upper()
-    group = inner.whole("group_size", default=16)
-    left = names(inner, "exclude_modules", "ignore")
-    kv = kv_of(inner.raw("kv_cache_quant_algo", default=inner.raw("kv_cache_scheme")), said.place)
-    if algo != "MIXED_PRECISION":
-        form = modelopt_format(algo, group, said.place)
-        return Scheme(default=form, ignore=left, head=True, vision=False, kv_dtype=kv)
-    by_format: dict[str, list[str]] = {}
-    layers = inner.raw("quantized_layers", default={})
-    for module, how in layers.items() if isinstance(layers, Mapping) else ():
-        if not isinstance(how, Mapping):
-            raise BadInput(
-                f"{said.place}: quantized_layers of {short(module)} is {short(how)}, a mapping was expected."
-            )
-        form = modelopt_format(str(how.get("quant_algo", "")), how.get("group_size", group), said.place)
-        by_format.setdefault(form, []).append(module)
-    named = [(Names(modules, said.place), form) for form, modules in by_format.items()]
-    return Scheme(named=named, ignore=left, vision=False, kv_dtype=kv)
-
-
-def modelopt_format(algo: str, group: Any, place: str) -> str:
-    """The format of one of ModelOpt's algorithms."""
-    known = {
-        "FP8": "fp8_static",
-        "FP8_PER_CHANNEL_PER_TOKEN": "fbgemm_fp8",
-        "FP8_PB_WO": "fp8_block",
-        "NVFP4": "nvfp4",
-        "NVFP4_AWQ": "nvfp4",
-        "W4A16_NVFP4": "nvfp4_w4a16",
-        "MXFP4": "mxfp4",
-        "MXFP8": "mxfp8",
-        "W4A16_AWQ": "awq",
-    }
-    form = known.get(algo.upper())
-    if form is None:
-        raise UnsupportedModel(f"{place}: quant_algo {short(algo)} is not modelled; known are {', '.join(known)}.")
-    if form.startswith("nvfp4") and group not in (16, None):
-        if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= 4096:
-            raise BadInput(f"{place}: group_size is {short(group)}, where a whole number from 1 to 4096 was expected.")
-        return grouped(form, group)
-    return form
-
-
 @method("quark")
 def quark(said: Config, config: Config) -> Scheme:
     """AMD Quark: a global weight type, layers with their own, and exclusions."""
@@ -299,6 +190,29 @@ def torchao(said: Config, config: Config) -> Scheme:
     raise UnsupportedModel(f"{said.place}: torchao's {short(kind)} is not modelled.")
 
 
+def modelopt_format(algo: str, group: Any, place: str) -> str:
+    """The format of one of ModelOpt's algorithms."""
+    known = {
+        "FP8": "fp8_static",
+        "FP8_PER_CHANNEL_PER_TOKEN": "fbgemm_fp8",
+        "FP8_PB_WO": "fp8_block",
+        "NVFP4": "nvfp4",
+        "NVFP4_AWQ": "nvfp4",
+        "W4A16_NVFP4": "nvfp4_w4a16",
+        "MXFP4": "mxfp4",
+        "MXFP8": "mxfp8",
+        "W4A16_AWQ": "awq",
+    }
+    form = known.get(algo.upper())
+    if form is None:
+        raise UnsupportedModel(f"{place}: quant_algo {short(algo)} is not modelled; known are {', '.join(known)}.")
+    if form.startswith("nvfp4") and group not in (16, None):
+        if isinstance(group, bool) or not isinstance(group, int) or not 1 <= group <= 4096:
+            raise BadInput(f"{place}: group_size is {short(group)}, where a whole number from 1 to 4096 was expected.")
+        return grouped(form, group)
+    return form
+
+
 def block_format(base: str, block: Any, place: str) -> str:
     """`base` with a [rows, inputs] block; the usual 128 x 128 is the row itself."""
     if (
@@ -322,8 +236,3 @@ def kv_of(said: Any, place: str) -> str:
     if word in ("nvfp4", "fp4"):
         return "nvfp4"
     raise UnsupportedModel(f"{place}: a cache of {short(said)} is not modelled; FP8 and NVFP4 are.")
-
-
-def _is_static(activations: Any) -> bool:
-    """Whether the inputs' scale is stored."""
-    return isinstance(activations, Mapping) and activations.get("dynamic") is False

@@ -70,7 +70,7 @@ def apply_quantization(config: Config, build: Build) -> tuple[tuple[Tensor, ...]
 
 def scheme_of(config: Config) -> Scheme | None:
     """What the config (or its text part, or the hf_quant_config beside it) says of quantization; None where nothing."""
-    import fitkit.sources.config.quant_methods  # noqa: F401  (fills METHODS)
+    from fitkit.sources.config import quant_groups, quant_methods  # noqa: F401  (they fill METHODS)
 
     said = _said(config)
     if said is None:

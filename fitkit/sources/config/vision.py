@@ -104,7 +104,7 @@ def read_tower(build: Build, config: Config, module: str, default: str = "") -> 
 
     Raises UnsupportedModel for a tower nobody has described.
     """
-    import fitkit.sources.config.towers  # noqa: F401  (fills TOWERS)
+    from fitkit.sources.config import merging_towers, towers  # noqa: F401  (they fill TOWERS)
 
     name = config.text("model_type", default=default) or default
     reader = TOWERS.get(name)

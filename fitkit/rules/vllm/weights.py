@@ -412,5 +412,5 @@ class Cutter:
             return tensor.shape
         bias = tensor.role.endswith(".bias")
         if cut == "row":
-            return tensor.shape if bias else (tensor.shape[0] // tp, *tensor.shape[1:])
-        return (*tensor.shape[:-1], tensor.shape[-1] // tp)
+            return tensor.shape if bias else (self._split(tensor, tensor.shape[0]), *tensor.shape[1:])
+        return (*tensor.shape[:-1], self._split(tensor, tensor.shape[-1]))

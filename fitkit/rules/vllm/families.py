@@ -38,6 +38,9 @@ MLA = frozenset(
     ]
 )
 
+# Ordinary heads with an indexer beside them in the model's dtype. Source: vLLM 0.33.0 models/minimax_m3.
+INDEXED_HEADS = frozenset({"minimax_m3", "minimax_m3_text", "minimax_m3_vl", "minimax_m3_vl_text"})
+
 # Delta-attention layers whose prefill kernel stores a checkpoint in the middle of a prefill: token alignment of it.
 # Source: vLLM 0.33.0 models/kimi_k3/nvidia/kda.py (FlashKDA); Kimi-Linear's own layer has none.
 KDA_CHECKPOINT = {"kimi_k3": 16}

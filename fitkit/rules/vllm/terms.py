@@ -13,10 +13,11 @@ from fitkit.model import Model
 from fitkit.rules.base import Evidence
 from fitkit.rules.vllm.device import Device
 from fitkit.rules.vllm.measured import Part, measured_parts
+from fitkit.rules.vllm.packed import EngineRefuses
 from fitkit.rules.vllm.plan import Plan
 from fitkit.rules.vllm.quants import as_asked
 from fitkit.rules.vllm.settings import VLLMSettings
-from fitkit.rules.vllm.weights import EngineRefuses, stage_weights
+from fitkit.rules.vllm.weights import stage_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,139 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from fitkit.errors import FitError, UnsupportedModel
+from fitkit.errors import UnsupportedModel
 from fitkit.model import Model, Tensor
 from fitkit.packing import Format, loaded_bytes
 from fitkit.rules.vllm import families
+from fitkit.rules.vllm.cuts import BUFFERS, CUTS, PLAIN_ROLES, VOCAB_PAD, WHOLE
 from fitkit.rules.vllm.device import Device
+from fitkit.rules.vllm.packed import EngineRefuses, fused_scalars, whole_groups
 from fitkit.rules.vllm.pages import local_heads
 from fitkit.rules.vllm.pipeline import stages
 from fitkit.rules.vllm.settings import DTYPES, VLLMSettings
-
-VOCAB_PAD = 64  # rows of the embedding and the head are padded to a multiple of this
-
-# How tensor parallelism cuts a role: column splits the outputs, row the inputs (its bias stays whole), kv the KV heads as
-# long as there are as many as ranks, heads a vector along heads or channels. What is not here is on every rank.
-CUTS: dict[str, str] = {
-    role: cut
-    for cut, roles in (
-        ("vocab", "token_embd output per_layer_token_embd"),
-        ("kv", "attn_k attn_v"),
-        ("qkv", "attn_qkv"),
-        ("column", "attn_q attn_gate attn_q_b attn_kv_b attn_output_a ffn_gate ffn_up ffn_gate_shexp ffn_up_shexp"),
-        ("row", "attn_output attn_output_b ffn_down ffn_down_shexp ssm_out ssm_x shortconv.out_proj laurel_r"),
-        (
-            "column",
-            "ssm_dt ssm_ba ssm_alpha ssm_beta ssm_f ssm_f_b ssm_g ssm_g_b ssm_conv1d_q ssm_conv1d_k ssm_conv1d_v",
-        ),
-        ("column", "shortconv.in_proj shortconv.conv per_layer_model_proj laurel_l altup_proj altup_unembd_proj"),
-        ("heads", "attn_sinks ssm_a ssm_d"),
-        ("ssm_in", "ssm_in"),
-        ("conv", "ssm_conv1d"),
-    )
-    for role in roles.split()
-}
-# On every rank whole: norms (but see NORM_CUTS), routers, latents, indexers and small vectors.
-WHOLE = frozenset(
-    [
-        "output_norm",
-        "token_embd_norm",
-        "token_types_embd",
-        "position_embd",
-        "attn_norm",
-        "attn_norm_2",
-        "attn_q_norm",
-        "attn_k_norm",
-        "attn_q_a",
-        "attn_q_a_norm",
-        "attn_kv_a_mqa",
-        "attn_kv_a_norm",
-        "attn_kv",
-        "attn_output_norm",
-        "layer_output_norm",
-        "post_attention_norm",
-        "attn_res_norm",
-        "attn_res_score",
-        "ffn_res_norm",
-        "ffn_res_score",
-        "output_res_norm",
-        "output_res_score",
-        "ffn_norm",
-        "post_ffw_norm",
-        "post_ffw_norm_1",
-        "post_ffw_norm_2",
-        "pre_ffw_norm_2",
-        "post_norm",
-        "layer_output_scale",
-        "ffn_gate_inp",
-        "ffn_gate_inp.scale",
-        "ffn_gate_inp_shexp",
-        "ffn_down_exps.scale",
-        "exp_probs_b",
-        "ffn_gate_tid2eid",
-        "ffn_latent_down",
-        "ffn_latent_up",
-        "ffn_routed_down",
-        "ffn_routed_norm",
-        "ffn_routed_up",
-        "indexer.attn_k",
-        "indexer.attn_q_b",
-        "indexer.k_norm",
-        "indexer.k_proj",
-        "indexer.proj",
-        "indexer.q_norm",
-        "indexer.q_proj",
-        "attn_compressor_ape",
-        "attn_compressor_gate",
-        "attn_compressor_kv",
-        "attn_compressor_norm",
-        "indexer_compressor_ape",
-        "indexer_compressor_gate",
-        "indexer_compressor_kv",
-        "indexer_compressor_norm",
-        "hc_attn_base",
-        "hc_attn_fn",
-        "hc_attn_scale",
-        "hc_ffn_base",
-        "hc_ffn_fn",
-        "hc_ffn_scale",
-        "output_hc_base",
-        "output_hc_fn",
-        "output_hc_scale",
-        "per_layer_proj_norm",
-        "inp_gate",
-        "proj",
-        "laurel_post_norm",
-        "altup_correct_coef",
-        "altup_correct_scale",
-        "altup_predict_coef",
-        "altup_router",
-        "altup_router_norm",
-        "ssm_norm",
-        "ssm_b_norm",
-        "ssm_c_norm",
-        "ssm_dt_norm",
-        "ssm_f_a",
-        "ssm_g_a",
-    ]
-)
-# Not parameters in vLLM's modules.
-BUFFERS = frozenset({"layer_output_scale"})
-# Linear layers whose module vLLM builds without any quantization method, whatever the checkpoint says.
-# Source: vLLM 0.33.0 models/deepseek_v4/compressor.py.
-PLAIN_ROLES = frozenset(
-    {"attn_compressor_kv", "attn_compressor_gate", "indexer_compressor_kv", "indexer_compressor_gate"}
-)
-# Matrices that vLLM keeps as several parts of one module: each part has scalars of its own.
-PARTS_OF = {"attn_qkv": 3}
-
-
-def fused_scalars(role: str, form: Format) -> int:
-    """Scales of the further parts of a matrix that is stored as one and is several to vLLM."""
-    each = form.tensor_bytes + (form.scale_bytes if not form.group and not form.rows else 0)
-    return (PARTS_OF.get(role, 1) - 1) * each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,37 +48,6 @@ def stage_weights(settings: VLLMSettings, model: Model, device: Device) -> tuple
         + cutter.padding(layers[stage])
         for stage in range(len(layers))
     )
-
-
-def whole_groups(form: Format, width: int, name: str) -> Format:
-    """The format a rank's experts get where a group of weights does not divide their `width`.
-
-    AWQ and GPTQ fall to a kernel whose group is halved until it does (and that keeps no zeros of a symmetric GPTQ), an
-    FP8 block becomes the greatest common divisor, and compressed-tensors refuses.
-
-    Source: vLLM 0.33.0 quantization/moe_wna16.py, fp8.py, compressed_tensors.
-    """
-    if not form.group or width % form.group == 0:
-        return form
-    base = form.name.partition("@")[0]
-    if base.startswith(("awq", "gptq")):
-        group = form.group
-        while width % group:
-            group //= 2
-        zeros = form.zero_bits if base.startswith("awq") else 0
-        return replace(form, name=f"moe_{base}", group=group, zero_bits=zeros)
-    if base.startswith("fp8_block"):
-        return replace(form, group=math.gcd(form.group, width), rows=math.gcd(form.rows or form.group, width))
-    if base.startswith("int"):
-        raise EngineRefuses(
-            f"{name}: compressed-tensors experts with a group of {form.group} need the rank's expert width ({width}) to be a "
-            "multiple of it; use fewer ranks or expert parallelism."
-        )
-    return form
-
-
-class EngineRefuses(FitError):
-    """VLLM itself does not start with these settings; the message is the reason."""
 
 
 class Cutter:

@@ -69,7 +69,7 @@ class Decoder:
         n = layers or _size(
             config, size, "layers", "num_hidden_layers", "n_layer", "n_layers", "num_layers", high=MOST_LAYERS
         )
-        hidden = _size(config, size, "hidden_size", "hidden_size", "n_embd", "d_model")
+        hidden = _size(config, size, "hidden_size", "hidden_size", "n_embd", "n_embed", "d_model")
         heads = _size(config, size, "heads", "num_attention_heads", "n_head", "n_heads", "num_heads")
         usual = int(row.get("head_dim") or 0) or hidden // heads
         width = config.whole("head_dim", "kv_channels", "attention_head_dim", default=usual, low=0) or usual
@@ -82,7 +82,7 @@ class Decoder:
             hidden=hidden,
             vocab=_size(config, size, "vocab", "vocab_size", "padded_vocab_size"),
             heads=heads,
-            kv_heads=config.whole("num_key_value_heads", "num_kv_heads", default=kv_heads),
+            kv_heads=config.whole("num_key_value_heads", "num_kv_heads", "n_head_kv", default=kv_heads),
             head_dim=width,
             context=context_of(config, int(row.get("context") or 2048)),
             tied=config.flag("tie_word_embeddings", default=row.get("tied") == "1"),

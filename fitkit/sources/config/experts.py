@@ -10,6 +10,7 @@ from fitkit.sources.config import Shape, family
 from fitkit.sources.config.decoder import Decoder, layer_kinds, of_kind
 from fitkit.sources.config.dense import windows
 from fitkit.sources.config.moe import EXPERTS, USED, shared_experts, sparse_decoder, sparse_layers
+from fitkit.sources.config.variants import refuse_shared_layers
 from fitkit.sources.config.view import Config
 
 
@@ -76,6 +77,7 @@ def ernie_moe(config: Config) -> Shape:
 def hunyuan_moe(config: Config) -> Shape:
     """Norms on q and k; experts, their width, the shared ones and how many a token takes may be said a layer."""
     d = Decoder.read(config)
+    refuse_shared_layers(config)
     n = d.build.n
     bias = config.flag("attention_bias", default=False)
     d.embeddings()

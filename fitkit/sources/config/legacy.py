@@ -163,7 +163,7 @@ def bloom(config: Config) -> Shape:
 def falcon(config: Config) -> Shape:
     """Parallel halves; one K/V head for all, or groups and two norms in the new architecture."""
     d = Decoder.read(config)
-    new = config.flag("new_decoder_architecture", default=False)
+    new = config.flag("new_decoder_architecture", default="n_head_kv" in config)
     if not new:
         d.kv_heads = 1 if config.flag("multi_query", default=True) else d.heads
     bias = config.flag("bias", default=False)

@@ -30,9 +30,19 @@ def apertus(config: Config) -> Shape:
     return d.shape("apertus")
 
 
+def refuse_shared_layers(config: Config) -> None:
+    """Hunyuan's cross-layer attention lets layers share K and V; none of its published checkpoints in this form uses it."""
+    config.raw("cla_share_factor")
+    if config.flag("use_cla", default=False):
+        raise UnsupportedModel(
+            f"{config.place}: use_cla shares K and V between layers, which is not modelled; add it in fitkit/sources/config/variants.py."
+        )
+
+
 @family("hunyuan_v1_dense", architectures=("HunYuanDenseV1ForCausalLM",))
 def hunyuan_dense(config: Config) -> Shape:
     """As Llama, with norms on q and k."""
+    refuse_shared_layers(config)
     bias = config.flag("attention_bias", default=False)
     norms = config.flag("use_qk_norm", default=True)
     return llama_like(config, bias=bias, out_bias=bias, qk_norm=norms).shape("hunyuan-dense")

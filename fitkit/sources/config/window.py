@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fitkit.errors import BadInput
+from fitkit.errors import BadInput, UnsupportedModel
 from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.decoder import Decoder, every, layer_kinds, of_kind
@@ -175,6 +175,10 @@ def mimo_v2(config: Config) -> Shape:
 @family("step3p7", "step3p5", "step3p7_text", architectures=("Step3p7FlashForCausalLM", "Step3p5ForCausalLM"))
 def step3(config: Config) -> Shape:
     """Windows with more query heads than the full layers, a gate a head, experts with a shared one after the dense layers."""
+    if "text_config" in config:
+        raise UnsupportedModel(
+            f"{config.place}: Step 3 with its tower for pictures is not modelled; its text_config alone is."
+        )
     d = Decoder.read(config)
     n = d.build.n
     kinds = layer_kinds(config, n, ["sliding" if i % 4 else "full" for i in range(n)], ("full", "sliding"))

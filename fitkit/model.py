@@ -89,6 +89,10 @@ class Tensor:
     part: str = ""  # "" the language model, else mtp, vision, audio, projector, ...
     shard: str = ""  # how tensor parallelism cuts it where the role alone does not say: column, row, vocab, replicated
 
+    def __hash__(self) -> int:
+        # enough to tell tensors apart; all of it would cost more than most of what is remembered by it
+        return hash((self.role, self.shape, self.dtype, self.part))
+
     @property
     def elements(self) -> int:
         """Elements of one of them."""
@@ -136,6 +140,9 @@ class Model:
     extra: tuple[tuple[str, Any], ...] = field(
         default=()
     )  # what one engine's rule for one family needs besides; sorted by key
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.family, self.quant, self.params, self.file_bytes))
 
     @property
     def experts(self) -> int:

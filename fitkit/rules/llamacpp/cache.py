@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from fitkit.rules.llamacpp.context import CELLS, Sizes
 from fitkit.rules.llamacpp.rows import block_of, padded, row_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split
+from fitkit.rules.remember import once_a_model
 
 GPU_ALIGNMENT = 128  # ggml-cuda.cu; Metal's, Vulkan's and ROCm's buffers align at most to this
 GPU_ROW = 512  # elements a quantized row is padded to at a tensor's end (MATRIX_ROW_PADDING)
@@ -30,6 +32,7 @@ class Store:
     kind: str = "full"
 
 
+@once_a_model
 def stores(model: Model) -> tuple[Store, ...]:
     """The K and V rows of every layer that owns a cache.
 
@@ -69,15 +72,16 @@ def kv_bytes(model: Model, settings: LlamaCppSettings, placed: Split, at: Sizes)
     kept = stores(model)
     widest_v = max((store.v_width for store in kept if store.kind != "indexer"), default=0)
     on_gpu, transposed_v = settings.offload_kqv, settings.flash_attn == "off"
+    alike = Counter(
+        (placed.blocks[store.layer] if on_gpu else HOST, store.window, store.k_width, store.v_width) for store in kept
+    )
     total: dict[int, IntArray] = {}
-    for store in kept:
-        device = placed.blocks[store.layer] if on_gpu else HOST
-        cells = window_cells(store.window, settings, at) * at.n_stream
-        v_width = widest_v if store.v_width and transposed_v else store.v_width
-        both = _tensor(settings.type_k, store.k_width, cells, device)
+    for (device, window, k_width, v_width), layers in alike.items():
+        cells = window_cells(window, settings, at) * at.n_stream
+        both = _tensor(settings.type_k, k_width, cells, device)
         if v_width:
-            both = both + _tensor(settings.type_v, v_width, cells, device)
-        total[device] = total[device] + both if device in total else both
+            both = both + _tensor(settings.type_v, widest_v if transposed_v else v_width, cells, device)
+        total[device] = total[device] + both * layers if device in total else both * layers
     return total
 
 

@@ -11,7 +11,8 @@ from gguf_files import measured_file, shapes, write_gguf
 
 import fitkit as fk
 from fitkit.errors import BadInput, UnsupportedModel
-from fitkit.sources.gguf import model_from_bytes, part_names, projector_bytes, role_of
+from fitkit.rules.llamacpp.tensors import as_gguf
+from fitkit.sources.gguf import model_from_bytes, part_names, role_of
 from fitkit.sources.gguf_header import FileBytes, read_header
 
 LLAMA = {
@@ -230,23 +231,22 @@ def test_an_unknown_architecture_is_refused_by_name(tmp_path: Path) -> None:
         fk.load(path)
 
 
-def test_projectors_and_adapters_are_told_apart(tmp_path: Path) -> None:
-    tensors = {"v.patch_embd.weight": ((14, 14, 3, 64), "F16"), "mm.0.weight": ((64, 256), "F16")}
-    projector = write_gguf(tmp_path / "mmproj.gguf", "clip", {}, tensors, general={"general.type": "mmproj"})
-    assert projector_bytes(projector) == 2 * (14 * 14 * 3 * 64 + 64 * 256)
-    with pytest.raises(UnsupportedModel, match="projector"):
-        fk.load(projector)
-    adapter = write_gguf(
-        tmp_path / "lora.gguf",
-        "llama",
-        {},
-        {"blk.0.attn_q.weight.lora_a": ((256, 8), "F32")},
-        general={"general.type": "adapter"},
-    )
-    with pytest.raises(UnsupportedModel, match="'adapter'"):
+def test_a_projector_is_loaded_beside_its_model(tmp_path: Path) -> None:
+    tensors = {"v.patch_embd.weight": ((14, 14, 3, 64), "F16"), "v.blk.0.ln1.weight": ((64,), "F32"), "v.blk.1.ln1.weight": ((64,), "F32"),
+               "mm.0.weight": ((64, 256), "F16")}  # fmt: skip
+    projector = fk.load(write_gguf(tmp_path / "mmproj.gguf", "clip", {}, tensors, general={"general.type": "mmproj"}))
+    assert projector.projector_bytes == 2 * (14 * 14 * 3 * 64 + 64 * 256) + 4 * 2 * 64
+    assert {tensor.part for tensor in projector.tensors} == {"vision", "projector"}
+    assert not projector.layers
+    with pytest.raises(UnsupportedModel, match=r"projector \(mmproj\)"):
+        as_gguf(projector)
+
+
+def test_an_adapter_is_told_with_its_bytes(tmp_path: Path) -> None:
+    tensors = {"blk.0.attn_q.weight.lora_a": ((256, 8), "F32")}
+    adapter = write_gguf(tmp_path / "lora.gguf", "llama", {}, tensors, general={"general.type": "adapter"})
+    with pytest.raises(UnsupportedModel, match="lora_bytes=8192"):
         fk.load(adapter)
-    with pytest.raises(BadInput, match="no projector"):
-        projector_bytes(adapter)
 
 
 @pytest.mark.parametrize(

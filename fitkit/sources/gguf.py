@@ -17,14 +17,15 @@ _BLOCK = re.compile(r"^(?P<before>(?:[\w.]*?\.)?)blk\.(?P<block>\d+)\.(?P<rest>.
 _MOST_PARTS = 512
 _MOST_KEPT = 512  # entries of a list that goes into Model.extra
 # Rotary tables: in the file, read by the engine, no parameters of the model.
+_PARTS = {"v": "vision", "a": "audio"}
 BUFFERS = ("rope_freqs", "rope_factors_long", "rope_factors_short")
 
 
 def model_from_gguf(path: Path) -> Model:
     """The model of a local .gguf file, all its parts where it is split.
 
-    Raises BadInput for a file that is broken or whose other parts are missing, UnsupportedModel for a projector, an adapter or
-    an architecture no function knows.
+    A projector (mmproj) comes back without layers, for LlamaCpp(mmproj=...). Raises BadInput for a file that is broken or whose
+    other parts are missing, UnsupportedModel for an adapter or an architecture no function knows.
     """
     names = part_names(path.name)
     headers = []
@@ -61,8 +62,10 @@ def model_from_headers(headers: Sequence[Header], *, source: str = "", revision:
     """The model of one file's header, or of all parts' headers in order."""
     infos = _joined(headers)
     first = headers[0]
+    if kind_of(first) == "mmproj":
+        return _projector(headers, source, revision)
     arch = _text(first, "general.architecture")
-    _refuse_companions(first, arch)
+    _refuse_companions(first, infos)
     hparams = Hparams(
         arch=arch,
         place=first.place,
@@ -99,11 +102,6 @@ def model_from_headers(headers: Sequence[Header], *, source: str = "", revision:
     )
 
 
-def companion_bytes(header: Header) -> int:
-    """Tensor bytes of a projector (mmproj) or adapter, which is loaded beside its model [bytes]."""
-    return sum(info.size_bytes for info in header.tensors)
-
-
 def kind_of(header: Header) -> str:
     """What a GGUF is: model, mmproj, adapter, imatrix, vocab, ..."""
     arch, said = header.metadata.get("general.architecture"), header.metadata.get("general.type")
@@ -112,16 +110,25 @@ def kind_of(header: Header) -> str:
     return str(said) if isinstance(said, str) and said else "model"
 
 
-def projector_bytes(path: Path) -> int:
-    """Tensor bytes of a local mmproj file [bytes].
-
-    Raises BadInput where the file is none.
-    """
-    with FileBytes(path) as source:
-        header = read_header(source)
-    if kind_of(header) != "mmproj":
-        raise BadInput(f"{path.name} is no projector but {short(kind_of(header))}.")
-    return companion_bytes(header)
+def _projector(headers: Sequence[Header], source: str, revision: str) -> Model:
+    """An mmproj file: no layers, tensors by part, their bytes as `projector_bytes`."""
+    first, infos = headers[0], _joined(headers)
+    groups: dict[tuple[str, tuple[int, ...], str], int] = {}
+    for info in infos:
+        key = (role_of(info.name)[0], info.shape, info.type)
+        groups[key] = groups.get(key, 0) + 1
+    tensors = tuple(
+        Tensor(role=role, shape=shape, count=count, dtype=kind, part=_PARTS.get(role.partition(".")[0], "projector"))
+        for (role, shape, kind), count in groups.items()
+    )
+    params = sum(tensor.elements * tensor.copies for tensor in tensors)
+    return Model(
+        name=str(first.metadata.get("general.name") or Path(first.place).stem), family="clip", basis="estimate", layers=(), tensors=tensors,
+        hidden_size=0, vocab_size=0, context=0, params=params, active_params=params, gguf_architecture="clip",
+        quant=_file_type(first, tensors), file_bytes=sum(header.file_bytes for header in headers),
+        header_bytes=sum(header.data_offset for header in headers), projector_bytes=sum(info.size_bytes for info in infos),
+        source=source or first.place, revision=revision,
+    )  # fmt: skip
 
 
 # ---- steps ------------------------------------------------------------------------------------------------------------------
@@ -156,14 +163,14 @@ def _text(header: Header, key: str) -> str:
     return value
 
 
-def _refuse_companions(header: Header, arch: str) -> None:
-    kind = kind_of(header)
-    if kind == "mmproj":
+def _refuse_companions(header: Header, infos: Sequence[TensorInfo]) -> None:
+    kind, size = kind_of(header), sum(info.size_bytes for info in infos)
+    if kind == "adapter":
         raise UnsupportedModel(
-            f"{header.place} is a projector (mmproj), no model: it is loaded beside its model, as LlamaCpp(mmproj=...)."
+            f"{header.place} is an adapter, no model of its own; its tensors take {size} bytes beside its model: LlamaCpp(lora_bytes={size})."
         )
-    if kind not in ("model", ""):
-        raise UnsupportedModel(f"{header.place} is of general.type {short(kind)} ({short(arch)}), no model of its own.")
+    if kind != "model":
+        raise UnsupportedModel(f"{header.place} is of general.type {short(kind)}, no model of its own.")
 
 
 def role_of(name: str) -> tuple[str, int]:

@@ -59,6 +59,10 @@ def as_gguf(model: Model) -> Model:
         return as_gguf(
             model.with_(gguf_architecture="granitemoe" if model.experts else "granite")
         )  # nothing hybrid in it
+    if arch == "clip":
+        raise UnsupportedModel(
+            f"{model.name} is a projector (mmproj): it is loaded beside its model, as LlamaCpp(mmproj=...)."
+        )
     if arch not in ARCHITECTURES:
         said = f"architecture {short(arch)} is not modelled" if arch else "llama.cpp has no architecture for it"
         raise UnsupportedModel(f"{model.name} ({model.family}): {said}, so it has no GGUF here.")

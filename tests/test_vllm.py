@@ -162,6 +162,22 @@ def test_grid_agrees_with_start_up() -> None:
         assert most[i] == int(got.max_concurrency)
 
 
+def test_a_pool_of_a_given_size_is_what_the_cache_gets() -> None:
+    given = fk.VLLM(kv_cache_memory_bytes=4 * 2**30)
+    table = fk.fit(model("llama-3.1-8b"), "1x RTX 4090", quants="BF16", contexts=[8192, 65536], engine=given)
+    assert table.fits.tolist() == [True, False]
+    assert table.kv_bytes.tolist() == [4 * 2**30] * 2
+    assert table.max_parallel.tolist() == [4, 0]
+    assert "kv_cache_memory_bytes" in table.reason[1]
+
+
+def test_types_a_catalog_model_may_be_asked_for() -> None:
+    one = model("llama-3.1-8b")
+    got = fk.demand(one, quants=["BF16", "FP8", "AWQ", "NVFP4", "INT8"], engine="vllm").set_index("quant").weights_bytes
+    assert got["AWQ"] == 5727854592  # vLLM's own modules, tests/measured/vllm_weights.csv
+    assert got["BF16"] > got["FP8"] >= got["INT8"] > got["NVFP4"] > got["AWQ"]
+
+
 def test_bad_options_are_told() -> None:
     with pytest.raises(BadInput, match="gpu_memory_utilization"):
         fk.VLLM(gpu_memory_utilization=1.5)

@@ -18,6 +18,7 @@ from fitkit.rules.vllm.plan import Plan, make_plan
 from fitkit.rules.vllm.quants import as_asked, served
 from fitkit.rules.vllm.settings import KV_CACHE_DTYPES, NEWEST, SAME_KV_DTYPE, VLLMSettings, release_of
 from fitkit.rules.vllm.terms import Parts, memory_parts, requested
+from fitkit.units import show_gib
 
 # Our names of the parts, as every engine's tables have them.
 NAMES = {"activation_peak": "compute", "non_torch": "runtime", "sampler_state": "output", "cuda_graphs": "graphs"}
@@ -68,29 +69,33 @@ class VLLMRules:
         ranks = replicas * settings.pipeline_parallel_size
         for part in parts.subtracted[1:]:
             if part.bytes or part.high:
-                column: Column = "overhead"
                 each = _full(context, part.bytes)
-                terms.append(_term(NAMES.get(part.name, part.name), column, each * ranks, each, part))
-        pool = blocks * stage_bytes[worst]
+                terms.append(_term(NAMES.get(part.name, part.name), "overhead", each * ranks, each, part))
+        pool, total = blocks * stage_bytes[worst], blocks * int(stage_bytes.sum()) * replicas
+        refused = None
+        if settings.kv_cache_memory_bytes is not None:  # vLLM takes just that, and looks at no utilization
+            largest = settings.kv_cache_memory_bytes
+            refused = [_over(need, largest) for need in (blocks * int(stage_bytes.max())).tolist()]
+            pool, total = _full(context, largest), _full(context, largest * ranks)
         terms.append(
-            Term(
-                name="kv_cache",
-                column="kv",
-                total=blocks * int(stage_bytes.sum()) * replicas,
-                per_gpu=pool,
-                evidence=_firmness(ready),
-                source=POOL_SOURCE,
-            )
+            Term(name="kv_cache", column="kv", total=total, per_gpu=pool, evidence=_firmness(ready), source=POOL_SOURCE)
         )
-        return Allocation(terms=tuple(terms), note=_note(ready))
+        return Allocation(terms=tuple(terms), refused=refused, note=_note(ready))
 
     def usable_bytes(self, job: Job) -> int:
-        """Utilization x the memory torch sees."""
-        return requested(_settings(job), device_of(job.gpu)) if job.gpu else 0
+        """Utilization x the memory torch sees; all of it where the pool's size is asked for."""
+        if job.gpu is None:
+            return 0
+        settings, device = _settings(job), device_of(job.gpu)
+        return requested(settings, device) if settings.kv_cache_memory_bytes is None else device.total_bytes
 
     def reserved_bytes(self, job: Job) -> int:
-        """VLLM takes its share whatever the work."""
-        return self.usable_bytes(job)
+        """VLLM takes its share whatever the work, or its weights, overhead and the pool asked for."""
+        ready = prepared(job)
+        pool = ready.settings.kv_cache_memory_bytes
+        if pool is None or ready.parts is None:
+            return self.usable_bytes(job)
+        return pool + sum(part.bytes for part in ready.parts.subtracted)
 
     def max_parallel(self, job: Job, context: IntArray, usable_per_gpu: int) -> IntArray | None:
         """The whole part of vLLM's concurrency, 0 where not even one request lets it start."""
@@ -102,7 +107,8 @@ class VLLMRules:
         blocks: IntArray | None = None
         for weights, each in zip(ready.parts.stage_weights, ready.plan.stage_block_bytes, strict=True):
             if each:
-                held = _full(context, max(0, usable_per_gpu - weights - beside) // each)
+                pool = ready.settings.kv_cache_memory_bytes or max(0, usable_per_gpu - weights - beside)
+                held = _full(context, pool // each)
                 blocks = held if blocks is None else np.minimum(blocks, held)
         if blocks is None:
             return np.ones_like(context)
@@ -132,6 +138,12 @@ def pool_blocks(ready: Prepared, context: IntArray, parallel: IntArray) -> IntAr
     each = -(-parallel // ready.settings.data_parallel_size)
     blocks: IntArray = np.maximum(need * each, need + _null(ready))
     return blocks
+
+
+def _over(need: int, pool: int) -> str:
+    if need <= pool:
+        return ""
+    return f"The cache needs {show_gib(need)} a rank, more than kv_cache_memory_bytes gives it ({show_gib(pool)})."
 
 
 def _null(ready: Prepared) -> int:

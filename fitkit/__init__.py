@@ -1,12 +1,15 @@
 """fitkit: will this open-weight model fit this hardware, at which quantization and context, for how many requests.
 
-Names load on first use, so that `import fitkit` stays quick.
+Names load on first use, so that `import fitkit` stays quick; only pandas comes at once, as every answer is a frame and the
+first question would wait for it.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+import pandas as _pandas  # noqa: F401
 
 __version__ = "0.1.0"
 

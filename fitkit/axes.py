@@ -178,11 +178,16 @@ IMATRIX = "+imatrix"  # behind a GGUF file type: quantized with an importance ma
 
 
 def quants_of(model: Model, quants: Any, engine: str) -> list[str]:
-    """Canonical quantizations; None: a GGUF's own, else Q4_K_M for llama.cpp and the checkpoint's own type for the others."""
+    """Canonical quantizations; None: a GGUF's own, else Q4_K_M for llama.cpp and the checkpoint's own type for the others.
+
+    An MXFP4 checkpoint stays so in its GGUF too.
+    """
     if quants is None:
         if is_gguf(model) or engine != "llama.cpp":
             return [own_quant(model)]
-        return ["Q4_K_M"]
+        return [
+            "MXFP4_MOE" if model.quant == "MXFP4" else "Q4_K_M"
+        ]  # as its makers publish it: no type below makes it smaller
     return [_quant(one, model, engine) for one in many(quants)]
 
 

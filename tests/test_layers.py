@@ -29,7 +29,7 @@ LOW = set(MAY)
 TABLES = {"axes", "layouts", "frames", "search", "terms", "reach", "verdict", "words", "tables", "asked", "catalog"}
 ANSWERS = {"answers", "plans", "commands", "logs", "predict", "calibrate", "compare", "buffers"}
 SCRIPTS = ("_build.py", "make_models.py", "__main__.py")  # run by hand or at build, imported by nobody
-HEAVY = ("torch", "transformers", "altair", "ipywidgets", "anywidget", "huggingface_hub", "pandas", "numpy")
+HEAVY = ("torch", "transformers", "altair", "ipywidgets", "anywidget", "huggingface_hub", "gguf")
 PUBLIC = (
     "BadInput Budget Cache FetchError FitError Gpu Launch Layer Library Machine Model Plan Shard Tensor UnknownName "
     "UnsupportedModel VLLM best_quant command dashboard demand explain fit gpus kv_dtypes load machine machines "

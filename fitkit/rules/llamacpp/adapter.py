@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fitkit.errors import FitError
+from fitkit.hardware import Gpu
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, Column, IntArray, Job, Term
 from fitkit.rules.llamacpp.engine import Part, loaded, parts
@@ -54,6 +55,10 @@ class LlamaCppRules:
                 terms.append(_term(name, column, own, counted, fullest, context))
         host = _sum([part.bytes for part in found if part.gpu < 0], context)
         return Allocation(terms=tuple(terms), host_bytes=host if gpus else None)
+
+    def depends_on(self, gpu: Gpu) -> object:
+        """What of a GPU the buffers depend on: tables ask once for all machines of one kind."""
+        return gpu.backend
 
     def usable_bytes(self, job: Job) -> int:
         """What the driver reports of one card, less a margin; what macOS lets an Apple GPU use counts whole."""

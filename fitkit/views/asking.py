@@ -20,7 +20,7 @@ from fitkit.views.html import records
 from fitkit.views.state import State
 
 T = TypeVar("T")
-_REMEMBERED = 48
+_REMEMBERED = 512
 
 
 @dataclass
@@ -77,22 +77,29 @@ class Asker:
         """One row a chosen machine."""
         return self._keep(("rows", state), lambda: self.fit(state, self.machines(state)))
 
-    def heat(self, state: State) -> pd.DataFrame:
-        """Contexts x requests on the leading machine."""
-        grid = {"contexts": controls.contexts(self.model(state.model).context), "parallel": controls.requests()}
-        return self._keep(("heat", _still(state)), lambda: self.fit(state, self.lead(state), **grid))
+    def heat(self, state: State, context: int) -> pd.DataFrame:
+        """One column of the heat map: the requests at one context on the leading machine."""
+        still = replace(_still(state), context=context)
+        return self._keep(("heat", still), lambda: self.fit(still, self.lead(state), parallel=controls.requests()))
 
     def lines(self, state: State) -> pd.DataFrame:
-        """Contexts x KV cache types on the leading machine."""
+        """Contexts x KV cache types on all GPUs of the leading machine."""
         kinds = controls.line_kv_dtypes(state)
+        lead = self.lead(state)
+        count = lead[0].count if lead and state.gpus == "auto" and lead[0].gpu else None
         axes = {"contexts": controls.contexts(self.model(state.model).context), "kv_dtypes": kinds, "parallel": 1}
-        key = ("lines", replace(_still(state), kv=""), tuple(kinds))
-        return self._keep(key, lambda: self.fit(state, self.lead(state), **axes))
 
-    def matrix(self, state: State) -> pd.DataFrame:
-        """Quantizations x the chosen machines."""
-        key = ("matrix", replace(state, lead="", quant=""), tuple(controls.matrix_quants(state)))
-        return self._keep(key, lambda: self.fit(state, self.machines(state), quants=controls.matrix_quants(state)))
+        def ask() -> pd.DataFrame:
+            found = self.fit(state, lead, **axes, **({"gpus": count} if count else {}))
+            split = count is None or not (found["limited_by"] == "engine").all()
+            return found if split else self.fit(state, lead, **axes)  # such a number of GPUs cannot share this model
+
+        return self._keep(("lines", replace(_still(state), kv=""), tuple(kinds)), ask)
+
+    def matrix(self, state: State, quant: str) -> pd.DataFrame:
+        """One row of the matrix: a quantization on the chosen machines."""
+        asked = replace(state, lead="", quant=quant)
+        return self._keep(("matrix", asked), lambda: self.fit(asked, self.machines(state)))
 
     def others(self, state: State) -> list[tuple[State, dict[str, Any] | str]]:
         """The same question under each engine and rule set: its row on the leading machine, or why there is none."""

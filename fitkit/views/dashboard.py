@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from fitkit.views.state import State, from_plan, from_query
 _HERE = Path(__file__).parent
 
 
-PARTS = ("chips", "heat", "lines", "matrix", "others")
 Part = tuple[dict[str, str], dict[str, rows.Rows], dict[str, str]]  # slots, rows by dataset, words by chart
 
 
@@ -66,6 +66,7 @@ class Dashboard(anywidget.AnyWidget):
     def __init__(self, asker: Asker, question: State) -> None:
         self.asker = asker
         self.question = question
+        self._rest: Iterator[bool] = iter(())
         lists = controls.catalog()
         own = [{"value": name, "label": name, "detail": "yours"} for name in asker.own]
         words = {"about": f"Catalog of {controls.catalog_date()}", "words": html.words()}
@@ -83,8 +84,7 @@ class Dashboard(anywidget.AnyWidget):
         kind = message.get("kind")
         try:
             if kind == "rest":
-                self.answer_rest(str(message.get("part")))
-                self.send({"kind": "part"})
+                self.send({"kind": "part", "more": next(self._rest, False)})
                 return
             if kind == "save":
                 self._save(str(message.get("what")))
@@ -138,6 +138,7 @@ class Dashboard(anywidget.AnyWidget):
             answer = {} if self.rows_limits != "[]" else {"slots": {"verdict": html.broken(str(error))}}
             errors = {**errors, _blame(new, before): str(error)}
         self.question = new
+        self._rest = self._parts(new)
         chosen = controls.chosen_machines(new.machines)
         with self.hold_sync():
             self.set_trait("errors", errors)
@@ -183,45 +184,61 @@ class Dashboard(anywidget.AnyWidget):
             "command": command,
         }
 
-    def answer_rest(self, part: str = "") -> None:
-        """One of PARTS, or all of them: what may come a moment later. Where there is no answer, the quick part has said why."""
-        state = self.question
+    def answer_rest(self) -> None:
+        """All that may come a moment later, at once."""
+        while next(self._rest, False):
+            pass
+
+    def _parts(self, state: State) -> Iterator[bool]:
+        """Each step counts a little and yields, so that a move of a control never waits for all of it.
+
+        Where there is no answer the quick part has said why.
+        """
         if not state.machines:
             return
-        for name in [part] if part in PARTS else PARTS:
+        for part in (self._chips, self._heat, self._lines, self._matrix, self._others):
             try:
-                slots, rows_of, said = getattr(self, f"_{name}")(state)
+                for slots, rows_of, said in part(state):
+                    with self.hold_sync():
+                        self.set_trait("rest_slots", {**self.rest_slots, **slots})
+                        self.set_trait("rest_alts", {**self.rest_alts, **said})
+                        for dataset, found in rows_of.items():
+                            self.set_trait(f"rows_{dataset}", json.dumps(found))
+                    yield True
             except FitError:
                 continue
-            with self.hold_sync():
-                self.set_trait("rest_slots", {**self.rest_slots, **slots})
-                self.set_trait("rest_alts", {**self.rest_alts, **said})
-                for dataset, found in rows_of.items():
-                    self.set_trait(f"rows_{dataset}", json.dumps(found))
 
-    def _chips(self, state: State) -> Part:
+    def _chips(self, state: State) -> Iterator[Part]:
         frame = self.asker.rows(state)
         lead = frame.iloc[_lead_at(html.records(frame), state)]
-        slots = {"chips": html.chips(chips(state, self.asker.suggested(state, lead)))}
-        if frame["total_bytes"].notna().any():
-            slots["known"] = html.explained(self.asker.explained(lead))
-        return slots, {}, {}
+        known = {"known": html.explained(self.asker.explained(lead))} if frame["total_bytes"].notna().any() else {}
+        yield {"chips": html.chips(chips(state, self.asker.suggested(state, lead))), **known}, {}, {}
 
-    def _heat(self, state: State) -> Part:
-        cells = rows.heat(html.records(self.asker.heat(state)))
-        return {"heatnote": html.heat_legend(state.lead)}, {"heat": cells}, {"heat": rows.say_heat(cells, state.lead)}
+    def _heat(self, state: State) -> Iterator[Part]:
+        cells: rows.Rows = []
+        for context in controls.contexts(self.asker.model(state.model).context):
+            cells += rows.heat(html.records(self.asker.heat(state, context)))
+            yield {}, {}, {}
+        yield {"heatnote": html.heat_legend(state.lead)}, {"heat": cells}, {"heat": rows.say_heat(cells, state.lead)}
 
-    def _lines(self, state: State) -> Part:
+    def _lines(self, state: State) -> Iterator[Part]:
         kinds = controls.line_kv_dtypes(state)
         points = rows.lines(html.records(self.asker.lines(state)), kinds)
         said = {"lines": rows.say_lines(points, state.lead)}
-        return {"linesnote": html.line_legend(kinds, state)}, {"lines": points}, said
+        yield {"linesnote": html.line_legend(kinds, state)}, {"lines": points}, said
 
-    def _matrix(self, state: State) -> Part:
-        return {"matrix": html.matrix(html.records(self.asker.matrix(state)), state)}, {}, {}
+    def _matrix(self, state: State) -> Iterator[Part]:
+        found: list[html.Row] = []
+        for quant in controls.matrix_quants(state):
+            try:
+                found += html.records(self.asker.matrix(state, quant))
+            except FitError as error:
+                found += [html.refused(quant, name, str(error)) for name in state.machines]
+            yield {}, {}, {}
+        yield {"matrix": html.matrix(found, state)}, {}, {}
 
-    def _others(self, state: State) -> Part:
-        return {"others": html.others(self.asker.others(state))}, {}, {}
+    def _others(self, state: State) -> Iterator[Part]:
+        yield {"others": html.others(self.asker.others(state))}, {}, {}
 
 
 def _lead_at(found: list[dict[str, Any]], state: State) -> int:

@@ -170,6 +170,14 @@ def matrix(found: Sequence[Row], state: State) -> str:
     )
 
 
+def refused(quant: str, machine: str, reason: str) -> Row:
+    """The row of a quantization that cannot be asked for."""
+    nothing = dict.fromkeys(
+        ("weights_bytes", "need_per_gpu_bytes", "usable_per_gpu_bytes", "fit_gpus", "max_parallel"), pd.NA
+    )
+    return {"quant": quant, "machine": machine, "fits": False, "limited_by": "engine", "reason": reason, **nothing}
+
+
 def _cell(row: Mapping[str, Any], state: State) -> str:
     css, mark, word = MARKS[verdict_of(row)]
     need = show_gib(row["need_per_gpu_bytes"]) if known(row["need_per_gpu_bytes"]) else ""

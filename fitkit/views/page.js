@@ -3,10 +3,9 @@
 const CHARTS = { memory: "Memory per card", heat: "Context × requests: what fits", lines: "Requests against context" };
 
 const REST_MS = 250; // a control rests when it has not moved for so long
-const PARTS = ["chips", "heat", "lines", "matrix", "others"]; // asked one by one, so that a move never waits for all of them
 
 function render({ model, el }) {
-  let state = structuredClone(model.get("state")), busy = false, dirty = false, patience, resting, later = null;
+  let state = structuredClone(model.get("state")), busy = false, dirty = false, patience, resting = null, later = null;
   const own = model.get("own_page");
   const slots = {}, fields = {}, charts = {};
   const slot = (name, props = {}) => (slots[name] = h("div", { className: `fk-slot fk-${name}`, ...props }));
@@ -20,22 +19,20 @@ function render({ model, el }) {
     if (busy) { dirty = true; return; }
     busy = true;
     clearTimeout(resting);
-    parts = [];
+    resting = null;
     model.send({ kind: "set", state });
     clearTimeout(patience);
     patience = setTimeout(() => say("No answer from the kernel yet. If this stays, reload the page; the address keeps your plan."), 15000);
   }
-  let parts = [];
-  const rest = () => { parts = [...PARTS]; nextPart(); };
-  const nextPart = () => { if (!busy && parts.length) model.send({ kind: "rest", part: parts.shift() }); };
+  const rest = () => { if (!busy) model.send({ kind: "rest" }); };
   model.on("msg:custom", (message) => {
     if (message.kind === "said") say(message.text);
     if (message.kind === "file") saveFile(message.name, message.type, message.text);
-    if (message.kind === "part") nextPart();
+    if (message.kind === "part" && message.more && !resting) rest(); // a little at a time
     if (message.kind !== "quick") return;
     clearTimeout(patience);
     busy = false;
-    if (dirty) { dirty = false; ask(); } else resting = setTimeout(rest, REST_MS);
+    if (dirty) { dirty = false; ask(); } else resting = setTimeout(() => { resting = null; rest(); }, REST_MS);
   });
 
   // --- the question

@@ -186,3 +186,9 @@ def test_mistrals_window_is_its_classs_unless_null(said: dict[str, object], wind
     sizes = {"num_hidden_layers": 2, "hidden_size": 256, "num_attention_heads": 8, "vocab_size": 999, "intermediate_size": 512}  # fmt: skip
     m = model_from_config({"model_type": "mistral", **sizes, **said})
     assert {c.window for c in m.caches()} == {window}
+
+
+def test_rwkv_7_has_its_published_parameters() -> None:
+    """RWKV-7 World 2.9B: 2,947,735,040; llama.cpp's file adds an unused value mix to the first layer."""
+    row = next(row for row in table("config_llamacpp") if row["model"] == "rwkv7-2.9b")
+    assert model(row).params == 2_947_735_040

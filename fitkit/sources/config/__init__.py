@@ -163,7 +163,7 @@ def dtype_of(config: Config) -> str:
 # Each fills FAMILIES as it is imported.
 ROOMS = (
     "dense", "variants", "legacy", "glm", "gemma", "olmo", "window", "moe", "experts", "windowed_experts", "latent", "compressed",
-    "hybrid", "nemotron_h", "delta", "kda", "shortconv", "encoder", "multimodal", "vendors", "llava",
+    "hybrid", "nemotron_h", "delta", "kda", "shortconv", "rwkv", "encoder", "multimodal", "vendors", "llava",
 )  # fmt: skip
 
 

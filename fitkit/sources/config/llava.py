@@ -52,6 +52,8 @@ def mistral3(config: Config) -> Shape:
     wide = hidden * config.whole("spatial_merge_size", default=2) ** 2
     joint.linear("patch_merger", wide, hidden, "patch_merger.merging_layer", bias=False)
     two_layers(config, shape, hidden, bias=config.flag("multimodal_projector_bias", default=False), shard=True)
+    if shape.gguf_architecture == "llama":
+        shape.gguf_architecture = "mistral3"  # llama.cpp's converter goes by the outer class
     return shape
 
 

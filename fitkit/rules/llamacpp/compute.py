@@ -11,7 +11,9 @@ from fitkit.model import Model, Tensor
 from fitkit.rules.base import IntArray
 from fitkit.rules.llamacpp.cache import stores, window_cells
 from fitkit.rules.llamacpp.context import CELLS, Sizes, sizes
-from fitkit.rules.llamacpp.graph.reserve import peaks
+from fitkit.rules.llamacpp.flash import is_asked
+from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks
+from fitkit.rules.llamacpp.rows import is_quantized
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import Split
 
@@ -42,6 +44,20 @@ def compute_bytes(
             column = out.setdefault(name, np.zeros(len(asked), np.int64))
             column[rows] = (ends @ units[:, rows]).max(axis=0).astype(np.int64)
     return out
+
+
+@lru_cache(maxsize=1024)
+def resolve(
+    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split
+) -> bool:
+    """Whether attention is computed as flash attention; "auto" needs each block's on the block's own device."""
+    if not is_asked(model, settings, placed):
+        return False
+    decided = settings.flash_attn == "on" or is_quantized(settings.type_v) or not placed.devices
+    simple = placed.whole and settings.offload_kqv and placed.devices == 1
+    if decided or simple or not placed.used:
+        return True
+    return attention_stays(model, tensors, settings, placed, 1)
 
 
 def _middles(values: IntArray, least: int) -> IntArray:

@@ -10,9 +10,8 @@ import numpy as np
 from fitkit.model import Model, Tensor
 from fitkit.rules.base import Evidence, IntArray
 from fitkit.rules.llamacpp.cache import kv_bytes, state_bytes
-from fitkit.rules.llamacpp.compute import compute_bytes
+from fitkit.rules.llamacpp.compute import compute_bytes, resolve
 from fitkit.rules.llamacpp.context import sizes
-from fitkit.rules.llamacpp.flash import resolve
 from fitkit.rules.llamacpp.ggml_types import file_types
 from fitkit.rules.llamacpp.placement import head_copy, model_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
@@ -130,7 +129,7 @@ def log_device(name: str, settings: LlamaCppSettings) -> str:
 def _compute(
     what: Loaded, settings: LlamaCppSettings, placed: Split, n_ctx: IntArray, n_seq_max: IntArray
 ) -> list[Part]:
-    flash = resolve(what.model, settings, placed)
+    flash = resolve(what.model, what.tensors, settings, placed)
     table = compute_bytes(what.model, what.tensors, settings, placed, flash, n_ctx, n_seq_max)
     return [
         Part(device=name, kind="compute", bytes=size, evidence="engine", log_name=f"{log_device(name, settings)} compute buffer size",

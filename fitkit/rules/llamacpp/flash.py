@@ -51,11 +51,11 @@ def has_kernel(heads: Heads, settings: LlamaCppSettings) -> bool:
     return multiple is not None and ratio >= 2 and ratio % (multiple or 1) == 0
 
 
-def resolve(model: Model, settings: LlamaCppSettings, placed: Split) -> bool:
-    """Whether attention is computed as flash attention.
+def is_asked(model: Model, settings: LlamaCppSettings, placed: Split) -> bool:
+    """Whether attention is computed as flash attention, as far as the heads tell.
 
-    "auto" turns it off when any layer's kernel would not run on the device that holds the layer; a quantized V cache
-    needs it and turns it on.
+    "auto" turns it off where a layer's kernel does not exist on the device that holds the layer; a quantized V cache needs
+    it and turns it on. Where "auto" also depends on the scheduler, compute.resolve asks further.
 
     Source: llama.cpp b11434, llama-context.cpp (llama_init_from_model, resolve_fused_ops).
     """
@@ -65,9 +65,6 @@ def resolve(model: Model, settings: LlamaCppSettings, placed: Split) -> bool:
         return True
     if not placed.used or settings.backend == "cpu":
         return True
-    if model.get("attention.shared_kv_layers") and model.gguf_architecture == "gemma4" and HOST in placed.blocks:
-        owners = {placed.blocks[store.layer] for store in stores(model)}
-        return set(placed.blocks) == owners
     return all(
         has_kernel(heads_of(model, store), settings)
         for store in stores(model)

@@ -253,6 +253,13 @@ def scan_columns(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     return tensors
 
 
+@rewrite("rwkv7", "arwkv7")
+def value_mix_of_the_first(model: Model, tensors: list[Tensor]) -> list[Tensor]:
+    """The first block has no value mix; its learning rate's tensors are written a second time in their place."""
+    again = [tensor for tensor in tensors if tensor.role in ("time_mix_a0", "time_mix_a1", "time_mix_a2")]
+    return [*tensors, *(replace(tensor, role=tensor.role.replace("_a", "_v"), layers=(0,)) for tensor in again)]
+
+
 @rewrite("kimi-k3")
 def norms_folded(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     """The norms before the scores of earlier layers are multiplied into them."""

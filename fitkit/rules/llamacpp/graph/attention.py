@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fitkit.rules.llamacpp.flash import Heads
 from fitkit.rules.llamacpp.graph.build import F16, F32, Builder
+from fitkit.rules.llamacpp.graph.shapes import Shape
 from fitkit.rules.llamacpp.graph.tensor import (
     CELLS,
     ONE,
@@ -11,13 +12,11 @@ from fitkit.rules.llamacpp.graph.tensor import (
     TOKENS_CELLS,
     TOKENS_WINDOW,
     WINDOW,
-    ZERO,
     Node,
     form,
     plus,
     times,
 )
-from fitkit.rules.llamacpp.graph.shapes import Shape
 from fitkit.rules.llamacpp.rows import is_quantized, row_bytes
 
 
@@ -104,7 +103,7 @@ def scores(b: Builder, q: Node, block: int, heads: Heads, window: bool, unfold: 
     k = _cache_view(b, block, b.settings.type_k, heads.kv_heads * heads.k_dim, window)
     v = _cache_view(b, block, b.settings.type_v, heads.kv_heads * heads.v_dim, window)
     if b.flash:
-        cur = _flash(b, q, k, v, heads, window)
+        cur = _flash(b, q, k, v, heads, window, block)
         if unfold:
             cur = b.view(cur, b.floats(cur), "permute")
             cur = b.make("mul_mat", unfold, b.weight(block, "attn_v_b"), cur, rows=TOKENS)
@@ -120,11 +119,10 @@ def _cache_view(b: Builder, block: int, kind: str, width: float, window: bool) -
     """A layer's cache; its size counts only where another device needs a copy."""
     cache = b.cache(block)
     size = form(b.cells(window), row_bytes(kind, int(width)))
-    cache_node = Node("permute", size, ("cache",), [cache], root=cache)
-    return cache_node
+    return Node("permute", size, ("cache",), [cache], root=cache)
 
 
-def _flash(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool) -> Node:
+def _flash(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool, block: int) -> Node:
     """One operation; on CUDA its result carries f16 copies of a K or V of another type."""
     n_k, n_v = heads.kv_heads * heads.k_dim, heads.kv_heads * heads.v_dim
     sides = [(b.settings.type_k, n_k), (b.settings.type_v, n_v)]
@@ -144,6 +142,7 @@ def _flash(b: Builder, q: Node, k: Node, v: Node, heads: Heads, window: bool) ->
                 size = plus(size, b.f16_copy(kind, width, window))
     cur = b.make("flash_attn", 0, q, *cast, b.mask(window), size=size, rows=TOKENS)
     cur.cpu_only = not b.kernel(heads)
+    b.attention.append((cur, block))
     return cur
 
 

@@ -47,6 +47,7 @@ class Builder:
     graph: Graph = field(default_factory=Graph)
     kept: dict[Node, list[Node]] = field(default_factory=dict)
     inputs: dict[str, Node] = field(default_factory=dict)
+    attention: list[tuple[Node, int]] = field(default_factory=list)  # flash attention of each block
     top_k: list[tuple[Node, Node, Node]] = field(default_factory=list)  # router's scores, probabilities, weights
     routed: dict[int, tuple[Node, Node, Node]] = field(default_factory=dict)  # product, input, chosen experts
     beside: dict[int, tuple[Node, Node, Node]] = field(default_factory=dict)  # the shared expert's gate, up, product

@@ -238,7 +238,7 @@ def gemma3n_block(run: Run, x: Node, block: int) -> Node:
     streams = int(b.model.get("altup.num_inputs", 4) or 4)
     width = b.model.hidden_size
     predictions = gemma.predict(b, x, block, streams)
-    active = b.view(predictions, width)
+    active = b.view(predictions, width, "slice")
     normed = b.norm(active, block, "attn_norm")
     past = gemma.laurel(b, normed, block)
     cur = attend(b, normed, block, *shared_heads(b, block), run.shape, shared=not b.model.layers[block].caches)

@@ -27,7 +27,7 @@ def gated_input(b: Builder, x: Node, block: int, inputs: Node) -> Node:
     """The block's own part of the per-layer inputs, gated by the stream, projected and normed."""
     own = int(b.model.get("embedding_length_per_layer_input", 0))
     cur = b.like("unary", b.mm(x, block, "inp_gate"))
-    cur = b.like("mul", cur, b.view(inputs, own))
+    cur = b.like("mul", cur, b.view(inputs, own, "slice"))
     return b.norm(b.mm(cur, block, "proj"), block, "post_norm")
 
 
@@ -69,7 +69,7 @@ def _modalities(b: Builder, x: Node, block: int, streams: int) -> Node:
 def predict(b: Builder, x: Node, block: int, streams: int) -> Node:
     """Every stream's next value from all of them."""
     width = b.floats(x)
-    chosen = b.view(x, width / streams)
+    chosen = b.view(x, width / streams, "slice")
     coefficients = b.mm(_modalities(b, chosen, block, streams), block, "altup_predict_coef", streams * streams)
     turned = b.make("cont", width, b.view(x, width, "permute"))
     cur = b.make("mul_mat", width, turned, b.view(coefficients, streams * streams, "reshape"))
@@ -84,7 +84,7 @@ def laurel(b: Builder, x: Node, block: int) -> Node:
 
 
 def sparse_feed_forward(b: Builder, x: Node, block: int, sparse: bool) -> Node:
-    """up and gate apart, the gate cut below a quantile in the first blocks."""
+    """Up and gate apart, the gate cut below a quantile in the first blocks."""
     up, gate = b.mm(x, block, "ffn_up"), b.mm(x, block, "ffn_gate")
     if sparse:
         mean = b.make("mean", 1, gate)
@@ -100,7 +100,7 @@ def correct(b: Builder, predictions: Node, active: Node, block: int, streams: in
     """All streams moved by what the active one learned."""
     width = b.floats(active)
     modalities = _modalities(b, active, block, streams)
-    news = b.like("sub", active, b.view(predictions, width))
+    news = b.like("sub", active, b.view(predictions, width, "slice"))
     coefficients = b.like("scale", b.mm(modalities, block, "altup_correct_coef", streams))
     coefficients = b.make("cont", streams, b.view(coefficients, streams, "permute"))
     spread = b.make("repeat", width * streams, news)
@@ -110,22 +110,22 @@ def correct(b: Builder, predictions: Node, active: Node, block: int, streams: in
 def join_first(b: Builder, corrected: Node, block: int, inputs: Node, streams: int) -> Node:
     """The per-layer input is added to all streams but the first."""
     width = b.floats(corrected) / streams
-    first = b.like("mul", b.view(corrected, width), b.weight(block, "altup_correct_scale"))
+    first = b.like("mul", b.view(corrected, width, "slice"), b.weight(block, "altup_correct_scale"))
     first = gated_input(b, first, block, inputs)
-    rest = b.make("add", width * (streams - 1), b.view(corrected, width * (streams - 1)), first)
-    return b.make("concat", width * streams, b.view(corrected, width), rest)
+    rest = b.make("add", width * (streams - 1), b.view(corrected, width * (streams - 1), "slice"), first)
+    return b.make("concat", width * streams, b.view(corrected, width, "slice"), rest)
 
 
 def narrow(b: Builder, x: Node, streams: int) -> Node:
     """The streams' mean."""
     width = b.model.hidden_size
-    target = _magnitude(b, b.view(x, width))
-    back = b.mm(b.view(x, width * (streams - 1)), -1, "altup_unembd_proj", width * (streams - 1))
+    target = _magnitude(b, b.view(x, width, "slice"))
+    back = b.mm(b.view(x, width * (streams - 1), "slice"), -1, "altup_unembd_proj", width * (streams - 1))
     size = _magnitude(b, back)
     back = b.like("div", b.like("mul", back, target), size)
-    cur = b.view(x, width)
+    cur = b.view(x, width, "slice")
     for _ in range(streams - 1):
-        cur = b.make("add", width, cur, b.view(back, width))
+        cur = b.make("add", width, cur, b.view(back, width, "slice"))
     return b.like("scale", cur)
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping
 
 from fitkit.model import Model, Tensor
 from fitkit.rules.llamacpp.cache import stores
+from fitkit.rules.llamacpp.flash import has_kernel, heads_of
 from fitkit.rules.llamacpp.graph.build import Builder
 from fitkit.rules.llamacpp.graph.decoder import build
 from fitkit.rules.llamacpp.graph.layout import Buffer
-from fitkit.rules.llamacpp.graph.schedule import COPIES, Devices, reserve
-from fitkit.rules.llamacpp.graph.tensor import Form
+from fitkit.rules.llamacpp.graph.schedule import COPIES, Devices, assign, reserve
+from fitkit.rules.llamacpp.graph.tensor import BASIS, OUTPUTS, SEQUENCES, TOKENS, Form
 from fitkit.rules.llamacpp.rows import block_of
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import Split
@@ -26,6 +27,18 @@ def peaks(
 
     `every` lays all blocks out instead of a few of each kind.
     """
+    apart = pipeline and flash and any(not has_kernel(heads_of(model, store), settings) for store in stores(model))
+    b = written(model, tensors, settings, placed, flash, every or apart)
+    keep_top_k(b)
+    join_shared(b)
+    devices = Devices(gpus=placed.devices, units=units, copies=COPIES if pipeline else 1)
+    return reserve(b.graph, devices, b.kept)
+
+
+def written(
+    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, flash: bool, every: bool
+) -> Builder:
+    """The graph of a model under a setting."""
     roles = roles_of(tensors)
     kept = [store for store in stores(model) if store.kind != "indexer"]
     sizes: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
@@ -38,10 +51,21 @@ def peaks(
         has_windows=bool(sizes[1]),
     )  # fmt: skip
     build(b, picked(model, roles, placed, every))
-    keep_top_k(b)
-    join_shared(b)
-    devices = Devices(gpus=placed.devices, units=units, copies=COPIES if pipeline else 1)
-    return reserve(b.graph, devices, b.kept)
+    return b
+
+
+def attention_stays(
+    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, sequences: int
+) -> bool:
+    """Whether each block's flash attention, for one token a sequence, would run on the block's own device.
+
+    Source: llama.cpp b11434, llama-context.cpp, resolve_fused_ops.
+    """
+    b = written(model, tensors, settings, placed, True, True)
+    units = [1.0] * len(BASIS)
+    units[TOKENS] = units[OUTPUTS] = units[SEQUENCES] = float(sequences)
+    assign(b.graph, Devices(gpus=placed.devices, units=tuple(units)))
+    return all(node.device == b.device(block) for node, block in b.attention)
 
 
 def keep_top_k(b: Builder) -> None:

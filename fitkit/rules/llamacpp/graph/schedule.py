@@ -32,6 +32,11 @@ class Devices:
         return self.gpus
 
 
+def assign(graph: Graph, devices: Devices) -> None:
+    """Give every operation its device, as for a batch of `devices.units`."""
+    _assign(graph, devices)
+
+
 def reserve(graph: Graph, devices: Devices, kept: Mapping[Node, Sequence[Node]]) -> list[Buffer]:
     """Lay `graph` out; the buffers of all devices, the CPU's last. `kept[n]` are tensors to keep until `n` is done."""
     _assign(graph, devices)
@@ -155,7 +160,9 @@ def _streams_again(node: Node, split: _Split) -> bool:
 
 def _copy(source: Node, device: int, copies: int) -> Node:
     several = copies > 1
-    return Node("copy", source.size, source.layout, device=device, is_input=several, is_output=several)
+    strided = source.op == "view" and source.root is not None and not source.root.stored
+    size = source.root.size if strided and source.root is not None else source.size
+    return Node("copy", size, source.layout, device=device, is_input=several, is_output=several)
 
 
 def _keep(*sources: Node) -> Node:

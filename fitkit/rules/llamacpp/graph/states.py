@@ -256,7 +256,7 @@ def _time_mix(b: Builder, x: Node, before: Node, block: int, cache: Cache, first
     mixes = 6 if gated else 5
     spread = b.make("repeat", width * mixes, b.like("sub", before, x))
     spread = b.like("add", b.like("mul", spread, b.weight(block, "time_mix_lerp_fused")), x)
-    xr, xw, xk, xv, xa = (b.view(spread, width) for _ in range(5))
+    xr, xw, xk, xv, xa = (b.view(spread, width, "slice") for _ in range(5))
     r = b.mm(xr, block, "time_mix_receptance")
     w = b.mm(b.like("unary", b.mm(xw, block, "time_mix_w1")), block, "time_mix_w2")
     w = b.like("unary", b.like("scale", b.like("unary", b.like("add", w, b.weight(block, "time_mix_w0")))))
@@ -268,7 +268,7 @@ def _time_mix(b: Builder, x: Node, before: Node, block: int, cache: Cache, first
         share = b.like("unary", b.like("add", low, b.weight(block, "time_mix_v0")))
         v = b.like("add", v, b.like("mul", b.like("sub", first[0], v), share))
     g = (
-        b.mm(b.like("unary", b.mm(b.view(spread, width), block, "time_mix_g1")), block, "time_mix_g2")
+        b.mm(b.like("unary", b.mm(b.view(spread, width, "slice"), block, "time_mix_g1")), block, "time_mix_g2")
         if gated
         else None
     )

@@ -11,7 +11,8 @@ ONE, TOKENS, TOKENS_CELLS, TOKENS_WINDOW, CELLS, WINDOW, OUTPUTS, SEQUENCES = ra
 Form = tuple[float, ...]
 ZERO: Form = (0.0,) * len(BASIS)
 
-VIEWS = frozenset({"view", "reshape", "permute"})
+# A view keeps its source's strides, and so does a copy of it; a slice is a contiguous piece.
+VIEWS = frozenset({"view", "slice", "reshape", "permute"})
 # Source: ggml-alloc.c, ggml_op_can_inplace.
 INPLACE = frozenset(
     {"add", "mul", "div", "sub", "scale", "unary", "rope", "rms_norm", "clamp", "soft_max", "add_id", "fill"}

@@ -51,7 +51,7 @@ def test_parameters_are_the_published_total(row: dict[str, str]) -> None:
     }
     assert m.params + explained[row["why"]] == int(row["published"])
     assert row["why"] != "buffers" or 0 < int(row["difference"]) <= 40_000
-    assert m.gguf_architecture == row["gguf_architecture"]
+    assert row["gguf_architecture"] in ("", m.gguf_architecture)
 
 
 def vllm_word(cache: Cache) -> str:

@@ -193,6 +193,8 @@ def test_a_published_size_that_is_not_met_says_why(row: dict[str, str]) -> None:
 def test_what_llama_cpp_does_not_know_has_no_gguf() -> None:
     with pytest.raises(UnsupportedModel, match="no architecture"):
         as_gguf(fk.load("opt-125m"))
+    with pytest.raises(UnsupportedModel, match=r"'deepseek4' is not modelled .*deepseek2.*gguf_layers"):
+        as_gguf(fk.load("deepseek-v4-flash"))
 
 
 def test_a_converted_model_is_converted_once() -> None:

@@ -130,15 +130,18 @@ def caches_of(hparams: Hparams) -> Caches:
 
     Raises UnsupportedModel for an architecture without a function here.
     """
-    function = ARCHITECTURES.get(hparams.arch)
-    if function is None:
-        near = UnknownName.among("architecture", hparams.arch, ARCHITECTURES).nearest
+    refuse_unknown(hparams.arch, hparams.place)
+    return ARCHITECTURES[hparams.arch](hparams)
+
+
+def refuse_unknown(arch: str, place: str) -> None:
+    """Raise UnsupportedModel for an architecture without a function here, saying what is missing and where it goes."""
+    if arch not in ARCHITECTURES:
+        near = UnknownName.among("architecture", arch, ARCHITECTURES).nearest
         raise UnsupportedModel(
-            f"{hparams.place}: general.architecture {short(hparams.arch)} is not modelled"
-            f"{' (near: ' + ', '.join(near) + ')' if near else ''}. What its blocks keep between tokens is missing: "
-            "one function in fitkit/gguf_layers says it."
+            f"{place}: general.architecture {short(arch)} is not modelled{' (near: ' + ', '.join(near) + ')' if near else ''}. "
+            "What its blocks keep between tokens is missing: one function in fitkit/gguf_layers says it."
         )
-    return function(hparams)
 
 
 def widths_of(tensors: Iterable[Tensor], h: Hparams) -> list[dict[str, int]]:

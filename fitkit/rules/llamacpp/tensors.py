@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from fitkit.errors import UnsupportedModel, short
-from fitkit.gguf_layers import ARCHITECTURES, Hparams, caches_of, widths_of
+from fitkit.errors import UnsupportedModel
+from fitkit.gguf_layers import Hparams, caches_of, refuse_unknown, widths_of
 from fitkit.model import Layer, Model, Tensor
 from fitkit.rules.llamacpp.ggml_types import name_of
 from fitkit.rules.llamacpp.keys import keys_of
@@ -63,9 +63,11 @@ def as_gguf(model: Model) -> Model:
         raise UnsupportedModel(
             f"{model.name} is a projector (mmproj): it is loaded beside its model, as LlamaCpp(mmproj=...)."
         )
-    if arch not in ARCHITECTURES:
-        said = f"architecture {short(arch)} is not modelled" if arch else "llama.cpp has no architecture for it"
-        raise UnsupportedModel(f"{model.name} ({model.family}): {said}, so it has no GGUF here.")
+    if not arch:
+        raise UnsupportedModel(
+            f"{model.name} ({model.family}): llama.cpp has no architecture for it, so it has no GGUF here."
+        )
+    refuse_unknown(arch, f"{model.name} ({model.family})")
     kept = ("", "mtp") if arch in KEEPS_MTP else ("",)
     tensors = [tensor for tensor in model.tensors if tensor.part in kept]
     for function in (*REWRITES.get("", ()), *REWRITES.get(arch, ())):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any
 
 from fitkit.errors import BadInput, short
 from fitkit.model import Model
+from fitkit.sources.json_text import strict_json
 
 __all__ = ["load"]
 
-_MOST_CONFIG_BYTES = 16 * 2**20
+_MOST_CONFIG_BYTES, _MOST_CONFIG_VALUES = 16 * 2**20, 2**18
 
 
 def load(source: str | os.PathLike[str] | Mapping[str, Any] | Model) -> Model:
@@ -59,7 +59,4 @@ def read_json(path: Path) -> Any:
     """The JSON of a small file, refused where it is too large, too deep or not JSON."""
     if path.stat().st_size > _MOST_CONFIG_BYTES:
         raise BadInput(f"{path.name} has {path.stat().st_size:,} bytes, more than any model's configuration.")
-    try:
-        return json.loads(path.read_bytes())
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{path.name} is no JSON: {error}.") from None
+    return strict_json(path.read_bytes(), path.name, most_values=_MOST_CONFIG_VALUES, numbers_only=False)

@@ -13,7 +13,8 @@ from fitkit.model import Model
 from fitkit.packing import packed_bytes
 from fitkit.sources import read_json
 from fitkit.sources.config import model_from_config
-from fitkit.sources.safetensors import Header, Stored, joined, read_file, strict_json
+from fitkit.sources.json_text import strict_json
+from fitkit.sources.safetensors import Header, Stored, joined, read_file
 from fitkit.units import show_gb
 
 _MOST_INDEX_BYTES = 64 * 2**20

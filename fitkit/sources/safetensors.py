@@ -7,14 +7,14 @@ Source: the format's description in huggingface/safetensors, README.md and its r
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, TypeAlias
 
 from fitkit.errors import BadInput, short
+from fitkit.sources.json_text import strict_json
 
 ReadRange: TypeAlias = Callable[[int, int], bytes]  # (offset, length) → exactly that many bytes, fewer at the end
 
@@ -111,28 +111,6 @@ def _stored(name: str, entry: Any, place: str) -> Stored:
 def _is_size(value: object) -> bool:
     """A whole number that a file can have."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _MOST_SIZE
-
-
-def strict_json(raw: bytes, place: str) -> Any:
-    """JSON without repeated keys, NaN, or a nesting that overflows the reader."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            seen: set[str] = set()
-            double = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise BadInput(f"{place}: the key {short(double)} is there twice.")
-        return found
-
-    def constant(name: str) -> NoReturn:
-        raise BadInput(f"{place}: {name} is no size.")
-
-    try:
-        return json.loads(raw, object_pairs_hook=unique, parse_constant=constant)
-    except BadInput:
-        raise
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{place}: the header is no JSON: {short(str(error))}.") from None
 
 
 def read_file(path: Path) -> Header:

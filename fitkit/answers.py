@@ -14,11 +14,12 @@ import pandas as pd
 from fitkit import facts
 from fitkit.asked import RowQuestion, question, whole
 from fitkit.axes import DEFAULT_CONTEXT, MOST_GPUS, many, models_of, own_quant
-from fitkit.errors import BadInput
+from fitkit.errors import BadInput, FitError
 from fitkit.hardware import machine
 from fitkit.layouts import COUNTS
 from fitkit.rules import Term
 from fitkit.tables import fit
+from fitkit.units import show_gib
 
 EXPLAIN_COLUMNS = (
     "term", "column", "bytes", "low", "high", "per_gpu_bytes", "per_gpu_low", "per_gpu_high", "evidence", "source",
@@ -217,8 +218,8 @@ def suggest(row: Any) -> pd.DataFrame:
     for text, changes in _more(asked) if wanted else chain(_remedies(asked), _combined(asked)):
         if not wanted and len(found) > 1 and len(changes) > 2:
             break  # two changes at once only where one does not mend it
-        changed = _checked(asked, changes)
-        if changed is not None:
+        if _holds(asked, changes):
+            changed = fit(**asked.arguments(**changes)).iloc[0]
             found.append((text(changed) if callable(text) else text, changes, changed))
     table = pd.DataFrame([one for _, _, one in found]).reset_index(drop=True)
     table.insert(0, "change", pd.Series([text for text, _, _ in found], dtype="str"))
@@ -229,13 +230,12 @@ def suggest(row: Any) -> pd.DataFrame:
 Words = str | Callable[[Any], str]
 
 
-def _checked(asked: RowQuestion, changes: dict[str, Any]) -> pd.Series[Any] | None:
-    """The changed question's row where it fits."""
+def _holds(asked: RowQuestion, changes: dict[str, Any]) -> bool:
+    """Whether the changed question fits; what cannot be asked does not."""
     try:
-        one = fit(**asked.arguments(**changes)).iloc[0]
-    except BadInput:
-        return None
-    return one if one["fits"] else None
+        return asked.holds(**changes)
+    except FitError:
+        return False
 
 
 def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
@@ -249,6 +249,7 @@ def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
         yield f"{context:,} tokens of context", {"contexts": context}
     yield from _more_gpus(asked)
     yield from _smaller_quant(asked)
+    yield from _offload(asked)
     yield from _utilization(asked)
     yield from _larger_gpu(asked)
 
@@ -289,13 +290,55 @@ def _more_gpus(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     for count in (n for n in (2, 4, 8, 16) if n > one.count and not one.gpu.unified):
         larger = replace(one, name=f"{count}x {one.gpu.name}", count=count)
         changes = {"machines": larger, "gpus": None}
-        if _checked(asked, changes) is not None:
+        if _holds(asked, changes):
             yield f"{count}× {one.gpu.name}", changes
             return
 
 
 def _all_of(name: str, row: Any) -> str:
     return f"{row['fit_gpus']} GPUs of {name}"
+
+
+def _offload(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
+    """llama.cpp: experts of some layers, or some layers, in RAM."""
+    if str(asked.row["engine"]) != "llama.cpp" or asked.rules != "engine":
+        return
+    one = asked.machine
+    if one is None or one.gpu is None or one.gpu.unified:
+        return
+    from fitkit.predict import LlamaCpp
+
+    settings: Any = LlamaCpp() if isinstance(asked.engine, str) else asked.engine
+    layers = len(asked.model.layers)
+    least = 1 + _guess_layers(asked, settings)
+    for n in sorted({least, least + 1, least + 2, layers}):
+        if asked.model.experts:
+            option, value, text = "n_cpu_moe", n, f"experts of {n} of {layers} layers in RAM"
+        else:
+            option, value, text = "n_gpu_layers", layers + 1 - n, f"{n} of {layers} layers in RAM"
+        changes = {"engine": replace(settings, **{option: value})}
+        if n <= layers and _holds(asked, changes):
+            yield partial(_beside, text), changes
+            return
+
+
+def _guess_layers(asked: RowQuestion, settings: Any) -> int:
+    """About how many layers are too many for the GPU, by what their weights take."""
+    need, usable = whole(asked.row.get("need_per_gpu_bytes")), whole(asked.row.get("usable_per_gpu_bytes"))
+    if need is None or usable is None:
+        return 0
+    moved = [
+        tensor
+        for tensor in asked.model.tensors
+        if tensor.layers and ("_exps" in tensor.role or not asked.model.experts)
+    ]
+    share = sum(tensor.elements * tensor.copies for tensor in moved) / max(1, asked.model.params)
+    each = share * (whole(asked.row.get("weights_bytes")) or 0) / max(1, whole(asked.row.get("fit_gpus")) or 1)
+    return max(0, int((need - usable) / max(1.0, each) * len(asked.model.layers)))
+
+
+def _beside(text: str, row: Any) -> str:
+    return f"{text} ({show_gib(row['host_bytes'])} there)"
 
 
 def _larger_gpu(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
@@ -306,7 +349,7 @@ def _larger_gpu(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
         other = machine(line)
         if other.gpu is not None and other.gpu.nominal_bytes > here:
             changes = {"machines": other, "gpus": None}
-            if _checked(asked, changes) is not None:
+            if _holds(asked, changes):
                 yield f"{line.replace('x ', '× ')}", changes
                 return
 
@@ -314,7 +357,7 @@ def _larger_gpu(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
 def _smaller_quant(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     """The first smaller quantization that fits."""
     for quant in _smaller_quants(asked):
-        if _checked(asked, {"quants": quant}) is not None:
+        if _holds(asked, {"quants": quant}):
             yield f"{quant} weights", {"quants": quant}
             return
 
@@ -340,14 +383,18 @@ def _combined(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     for quant in _smaller_quants(asked):
         for context in dict.fromkeys((min(asked.context, 8192), min(asked.context, DEFAULT_CONTEXT // 2), 2048)):
             changes = {"quants": quant, "contexts": context, "parallel": 1}
-            if context <= asked.context and _checked(asked, changes) is not None:
+            if context <= asked.context and _holds(asked, changes):
                 yield f"{quant} weights, one request of {context:,} tokens", changes
                 return
 
 
 def _smaller_quants(asked: RowQuestion) -> list[str]:
+    """Smaller quantizations, without those whose weights alone are clearly too much."""
     ladder = _QUANT_ORDER if asked.quant in _QUANT_ORDER else _quants_offered(asked.model, str(asked.row["engine"]))
-    return [quant for quant in ladder if _bits(quant) < _bits(asked.quant)]
+    bits, weights = _bits(asked.quant), whole(asked.row.get("weights_bytes")) or 0
+    usable = (whole(asked.row.get("usable_per_gpu_bytes")) or 0) * max(1, whole(asked.row.get("fit_gpus")) or 1)
+    smaller = [quant for quant in ladder if _bits(quant) < bits]
+    return [quant for quant in smaller if not usable or weights * _bits(quant) / bits * 0.8 < usable]
 
 
 def _bits(quant: str) -> float:

@@ -13,6 +13,7 @@ from fitkit.axes import Ask, asks, models_of
 from fitkit.errors import BadInput, short
 from fitkit.hardware import Machine, machine
 from fitkit.model import Model
+from fitkit.verdict import holds_at
 
 ATTR = "fitkit"
 _NEEDED = ("model", "engine", "rules", "quant", "kv_dtype", "context")
@@ -98,10 +99,21 @@ class RowQuestion:
             "profile": self.profile,
         } | changes
 
-    def ask(self) -> Ask:
-        """As the tables see it."""
-        kinds = None if "/" in self.kv_dtype else self.kv_dtype
-        return asks([self.model], self.quant, kinds, self.engine, self.rules, self.profile)[0]
+    def ask(self, **changes: Any) -> Ask:
+        """As the tables see it, with some of `fit`'s arguments changed."""
+        with_changes = self.arguments(**changes)
+        names = ("quants", "kv_dtypes", "engine", "rules", "profile")
+        return asks([self.model], *(with_changes[name] for name in names))[0]
+
+    def holds(self, **changes: Any) -> bool:
+        """Whether it fits with some of `fit`'s arguments changed: the same calculation as `fit`, told as yes or no."""
+        arguments = self.arguments(**changes)
+        if arguments["machines"] is None:
+            return False
+        context, parallel = int(arguments["contexts"]), arguments["parallel"] or 0
+        ask = self.ask(**changes)
+        gpus = arguments["gpus"] if arguments["gpus"] is not None else ask.own_gpus
+        return holds_at(ask, arguments["machines"], context, parallel, gpus)
 
 
 def question(row: Any) -> RowQuestion:

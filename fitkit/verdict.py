@@ -105,7 +105,7 @@ def judge(
 ) -> tuple[list[Block], str]:
     """One block of `fit`'s columns a machine, and why nothing can run at all (else empty)."""
     blocks: list[Block] = [{}] * len(machines)
-    impossible = ""
+    impossible: list[str] = []
     for places in _alike(ask, machines):
         verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
         try:
@@ -114,12 +114,22 @@ def judge(
             verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
             verdict.refused = [str(error)] * len(verdict.context)
             verdict.impossible = str(error)
-        impossible = verdict.impossible or impossible
+        impossible.append(verdict.impossible)
         whole = _columns(verdict)
         for number, place in enumerate(places):
             part = slice(number * len(context), (number + 1) * len(context))
             blocks[place] = {name: values[part] if _per_row(values) else values for name, values in whole.items()}
-    return blocks, impossible
+    return blocks, impossible[0] if all(impossible) else ""
+
+
+def holds_at(ask: Ask, machine: Machine, context: int, parallel: int, gpus: int | None) -> bool:
+    """Whether one combination fits (`parallel` 0: fitted), without how far it goes and without words."""
+    verdict = Verdict(ask, [machine], np.array([context]), np.array([parallel]), gpus)
+    try:
+        _decide(verdict, quick=True)
+    except FitError:
+        return False
+    return bool(verdict.fits[0]) and not verdict.refused[0]
 
 
 def _per_row(values: Any) -> bool:
@@ -144,7 +154,7 @@ def gpu_of(verdict: Verdict, way: Layout) -> Gpu | None:
 # ---- deciding -------------------------------------------------------------------------------------------------------
 
 
-def _decide(verdict: Verdict) -> None:
+def _decide(verdict: Verdict, *, quick: bool = False) -> None:
     tries = np.repeat(np.array([verdict.ask.tries], dtype=np.int64), len(verdict.asked_context), axis=0)
     given = verdict.asked_parallel > 0
     tries[given] = verdict.asked_parallel[given][:, None]
@@ -155,9 +165,11 @@ def _decide(verdict: Verdict) -> None:
         rows = _try_ways(verdict, tries, rows)
     if rows.size:
         rows = _try_cpu(verdict, rows)
+    _judge_disk(verdict)
+    if quick:
+        return
     if rows.size and verdict.gpus is None:
         _look_further(verdict, tries, rows)
-    _judge_disk(verdict)
     reach.fill(verdict)
 
 

@@ -24,6 +24,7 @@ _TERMS = {
 }  # fmt: skip
 
 
+_WORTH_TELLING = 2 * GIB  # of RAM beside the GPUs
 _SEVERAL = ("weights", "compute", "graphs", "rope_tables")
 
 
@@ -43,6 +44,7 @@ def tell(verdict: Verdict, limits: list[str]) -> dict[str, list[str]]:
             "download_bytes",
             "per_gpu_low_bytes",
             "per_gpu_high_bytes",
+            "host_bytes",
         )
     }
     rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
@@ -131,6 +133,8 @@ def _yes(ask: Ask, machine: Machine, row: dict[str, Any]) -> str:
     )
     if row["max_parallel"] > row["fit_parallel"]:
         text += f", room for {row['max_parallel']:,}"
+    if row["host_bytes"] > _WORTH_TELLING:
+        text += f"; {show_gib(row['host_bytes'])} of RAM beside"
     return text + "." + _straddles(row, usable)
 
 

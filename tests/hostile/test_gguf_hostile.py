@@ -145,6 +145,21 @@ def test_the_sound_file_is_read(tmp_path: Path) -> None:
     assert fk.load(path).params == 256
 
 
+def test_the_second_version_and_other_alignments_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "other.gguf"
+    path.write_bytes(whole(SOUND, [tensor("token_embd.weight", (32, 8))], version=2))
+    assert fk.load(path).params == 256
+    aligned = [*SOUND, entry("general.alignment", U32, struct.pack("<I", 256))]
+    tensors = [
+        tensor("token_embd.weight", (32, 8)),
+        tensor("output_norm.weight", (32,), 0, 1024),
+        tensor("output.weight", (32, 8), 0, 1280),
+    ]
+    path.write_bytes(whole(aligned, tensors))
+    assert fk.load(path).header_bytes % 256 == 0
+    assert not fk.load(path).tied_embeddings
+
+
 @pytest.mark.parametrize(
     "entries",
     [

@@ -1,7 +1,7 @@
 """The header of a GGUF file, read without its weights and without building its tokenizer.
 
 Only bytes up to the end of the tensor table are asked for, in pieces, through `Bytes`: a local file or a range reader over HTTP.
-Bounds, whatever the file says: 65,536 metadata entries, 65,536 tensors, 2,097,152 strings and 256 MiB before the tensor table's
+Bounds, whatever the file says: 16,384 metadata entries, 16,384 tensors, 2,097,152 strings and 256 MiB before the tensor table's
 end; the reader itself keeps one piece (1 MiB), strings up to 64 KiB and number lists up to 16,384 entries.
 
 Source: the GGUF specification (ggml docs/gguf.md) and what llama.cpp b11434's ggml/src/gguf.cpp refuses.
@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NoReturn, Protocol
 from fitkit.errors import BadInput, short
 
 PIECE_BYTES = 2**20
-MOST_ENTRIES = MOST_TENSORS = 2**16
+MOST_ENTRIES = MOST_TENSORS = 2**14
 MOST_STRINGS, MOST_HEADER_BYTES = 2**21, 2**28
 MOST_NAME, MOST_KEY, MOST_TEXT, MOST_LIST = 63, 65535, 2**16, 2**14
 

@@ -186,14 +186,14 @@ def test_a_header_without_end_is_refused(tmp_path: Path) -> None:
 
 
 def test_most_tensors_are_still_quick(tmp_path: Path) -> None:
-    many = 2**16
+    many = 2**14
     table = b"".join(tensor(f"t{i}", (32,), 0, 128 * i) for i in range(many))
     path = tmp_path / "many.gguf"
     path.write_bytes(opening(many, len(SOUND)) + b"".join(SOUND) + table)
     os.truncate(path, path.stat().st_size + 128 * many + 64)
     started = time.process_time()
     fk.load(path)
-    assert time.process_time() - started < 5 * MOST_SECONDS
+    assert time.process_time() - started < 2 * MOST_SECONDS
 
 
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -47,9 +47,7 @@ def compute_bytes(
 
 
 @lru_cache(maxsize=1024)
-def resolve(
-    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split
-) -> bool:
+def resolve(model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split) -> bool:
     """Whether attention is computed as flash attention; "auto" needs each block's on the block's own device."""
     if not is_asked(model, settings, placed):
         return False

@@ -184,8 +184,15 @@ class Builder:
 
     def cache(self, block: int) -> Node:
         """A layer's K or V tensor."""
-        device = self.device(block) if self.settings.offload_kqv else self.cpu
+        device = self.device(self.owner(block)) if self.settings.offload_kqv else self.cpu
         return Node("cache", ZERO, (), stored=True, device=device)
+
+    def owner(self, block: int) -> int:
+        """The block whose cache this one uses: its own, or the last of its kind that has one."""
+        if self.model.layers[block].caches or not self.model.get("attention.shared_kv_layers"):
+            return block
+        owners = (other for other in range(block, -1, -1) if self.model.layers[other].caches)
+        return next((other for other in owners if self.slides(other) == self.slides(block)), block)
 
     def mask(self, window: bool) -> Node:
         """The mask of the full or the sliding caches: one f16 (f32 without flash attention) a token and cell."""

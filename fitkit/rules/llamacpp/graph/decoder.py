@@ -260,12 +260,10 @@ def shared_heads(b: Builder, block: int) -> tuple[Heads, bool]:
     found = heads_in(b, block)
     if found:
         return found
-    wanted = b.roles[block]["attn_q"].shape[1]
-    for other in range(block - 1, -1, -1):
-        own = heads_in(b, other)
-        if own and own[0].heads * own[0].k_dim == wanted and b.slides(block) == own[1]:
-            return replace(own[0], heads=b.model.layers[block].heads or own[0].heads), own[1]
-    raise ValueError(f"block {block} shares no cache")
+    own = heads_in(b, b.owner(block))
+    if own is None:
+        raise ValueError(f"block {block} shares no cache")
+    return replace(own[0], heads=b.model.layers[block].heads or own[0].heads), own[1]
 
 
 def head(run: Run, x: Node) -> None:

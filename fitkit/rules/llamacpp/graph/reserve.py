@@ -28,6 +28,7 @@ def peaks(
     `every` lays all blocks out instead of a few of each kind.
     """
     apart = pipeline and flash and any(not has_kernel(heads_of(model, store), settings) for store in stores(model))
+    apart = apart or (pipeline and any(tensor.role == "per_layer_token_embd" for tensor in tensors))
     b = written(model, tensors, settings, placed, flash, every or apart)
     keep_top_k(b)
     join_shared(b)
@@ -119,13 +120,14 @@ def roles_of(tensors: tuple[Tensor, ...]) -> dict[int, dict[str, Tensor]]:
 
 
 def picked(model: Model, roles: Mapping[int, Mapping[str, Tensor]], placed: Split, every: bool) -> list[int]:
-    """A few blocks of each kind on each device, and the last: more of a kind add nothing to a peak."""
+    """A few blocks of each kind on each device, the last, and those beside another device's: more add nothing to a peak."""
     trunk = [number for number in range(len(model.layers)) if number in roles]
     seen: dict[object, int] = {}
     chosen = []
     for block in trunk:
         kind = (model.layers[block], placed.blocks[block], frozenset(roles[block]))
         seen[kind] = seen.get(kind, 0) + 1
-        if every or seen[kind] <= ALIKE or block == trunk[-1]:
+        beside = {placed.blocks[other] for other in (block - 1, block + 1) if 0 <= other < len(placed.blocks)}
+        if every or seen[kind] <= ALIKE or block == trunk[-1] or beside - {placed.blocks[block]}:
             chosen.append(block)
     return chosen

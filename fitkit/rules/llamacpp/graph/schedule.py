@@ -72,7 +72,7 @@ def _own_device(node: Node, devices: Devices) -> int:
 
 
 def _worth_it(node: Node, devices: Devices) -> bool:
-    rows = devices.units[node.rows]
+    rows = 1.0 if node.one_row else devices.units[node.rows]
     return node.op != "get_rows" and rows >= OFFLOAD_BATCH and not node.cpu_only
 
 

@@ -69,6 +69,13 @@ def convolve(b: Builder, x: Node, block: int, cache: Cache, width: float) -> Nod
     return b.like("unary", cur)
 
 
+def _scan(b: Builder, block: int, before: tuple[Node, ...], after: tuple[Node, ...], size: Form) -> Node:
+    """The scan: one row of results and states."""
+    node = b.make("ssm_scan", 0, *before, b.weight(block, "ssm_a"), *after, size=size, rows=TOKENS)
+    node.one_row = True
+    return node
+
+
 def mamba1(b: Builder, x: Node, block: int) -> Node:
     """Selective scan with one channel a head."""
     cache = state_of(b, block)
@@ -91,7 +98,7 @@ def mamba1(b: Builder, x: Node, block: int) -> Node:
     seen = b.view(cur, inner, "reshape")
 
     def scan(states: Node) -> Node:
-        return b.make("ssm_scan", 0, states, seen, dt, b_in, c_in, size=with_states(inner, inner * state), rows=TOKENS)
+        return _scan(b, block, (states, seen, dt), (b_in, c_in), with_states(inner, inner * state))
 
     scanned = gather(b, block, inner * state, scan)
     put_back(b, block, scanned)
@@ -114,8 +121,7 @@ def mamba2(b: Builder, x: Node, block: int) -> Node:
     dt = b.like("add", b.make("cont", cache.heads, dt), b.weight(block, "ssm_dt.bias"))
 
     def scan(states: Node) -> Node:
-        size = with_states(inner, inner * cache.state_dim)
-        return b.make("ssm_scan", 0, states, x_in, dt, b_in, c_in, size=size, rows=TOKENS)
+        return _scan(b, block, (states, x_in, dt), (b_in, c_in), with_states(inner, inner * cache.state_dim))
 
     scanned = gather(b, block, inner * cache.state_dim, scan)
     put_back(b, block, scanned)

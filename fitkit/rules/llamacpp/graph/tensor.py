@@ -53,7 +53,8 @@ class Node:
     weight: bool = False
     is_input: bool = False
     is_output: bool = False
-    rows: int = TOKENS  # what its rows count, for the choice of offloading
+    rows: int = TOKENS  # what its rows count
+    one_row: bool = False  # laid out as a single row, which is never worth offloading
     cpu_only: bool = False
     device: int = -1
     visited: bool = False

@@ -17,6 +17,7 @@ from fitkit.rules.vllm.measured import Part
 from fitkit.rules.vllm.plan import Plan, make_plan
 from fitkit.rules.vllm.quants import as_asked, served
 from fitkit.rules.vllm.settings import KV_CACHE_DTYPES, NEWEST, SAME_KV_DTYPE, VLLMSettings, release_of
+from fitkit.rules.vllm.startup import notes
 from fitkit.rules.vllm.terms import Parts, memory_parts, requested
 from fitkit.units import show_gib
 
@@ -168,8 +169,6 @@ def _prepare(model: Model, quant: str, settings: VLLMSettings, device: Device, g
         return Prepared(refusal=why, settings=settings, device=device)
     if settings.kv_cache_dtype not in KV_CACHE_DTYPES and settings.kv_cache_dtype not in SAME_KV_DTYPE:
         return Prepared(refusal=f"vLLM has no {settings.kv_cache_dtype} cache.", settings=settings, device=device)
-    if not device.cuda and device.name and settings.kv_cache_dtype.startswith("turbo"):
-        return Prepared(refusal=f"vLLM's {settings.kv_cache_dtype} cache needs CUDA.", settings=settings, device=device)
     asked, own = as_asked(model, quant)
     try:
         plan = make_plan(settings, asked, device)
@@ -220,10 +219,5 @@ def _firmness(ready: Prepared) -> Evidence:
 
 
 def _note(ready: Prepared) -> str:
-    notes = []
-    if not ready.own:
-        notes.append("The checkpoint is taken to have the usual layout of its type.")
-    if not ready.device.known:
-        notes.append(f"Kernels on {ready.device.name} were not looked at; the plan is that of NVIDIA's ordinary ones.")
-    notes.extend(f"{what}." for what in ready.settings.uncertain)
-    return " ".join(notes)
+    layout = [] if ready.own else ["The checkpoint is taken to have the usual layout of its type."]
+    return " ".join((*layout, *notes(ready.settings, ready.device)))

@@ -23,7 +23,17 @@ class Device:
     name: str
     capability: tuple[int, int]  # (9, 0) for an H100; (0, 0) where it is no NVIDIA card
     total_bytes: int
-    cuda: bool = True
+    backend: str = "cuda"
+
+    @property
+    def cuda(self) -> bool:
+        """Whether it is an NVIDIA card."""
+        return self.backend == "cuda"
+
+    @property
+    def served(self) -> bool:
+        """Whether vLLM itself runs on it (others need a plug-in)."""
+        return self.backend in ("cuda", "rocm", "xpu")
 
     @property
     def family(self) -> int:
@@ -45,7 +55,7 @@ def device_of(gpu: Gpu | None) -> Device:
         return DEFAULT
     digits = gpu.compute_arch.removeprefix("sm_").rstrip("af") if gpu.compute_arch.startswith("sm_") else ""
     capability = (int(digits[:-1]), int(digits[-1])) if digits.isdigit() and len(digits) > 1 else (0, 0)
-    return Device(name=gpu.name, capability=capability, total_bytes=gpu.seen_bytes, cuda=gpu.backend == "cuda")
+    return Device(name=gpu.name, capability=capability, total_bytes=gpu.seen_bytes, backend=gpu.backend)
 
 
 def tier(settings: VLLMSettings, device: Device) -> str:

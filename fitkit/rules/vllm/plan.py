@@ -56,7 +56,7 @@ def refusal(settings: VLLMSettings, model: Model) -> str:
 
 def make_plan(settings: VLLMSettings, model: Model, device: Device) -> Plan:
     """The plan; UnsupportedModel for a cache whose handling by vLLM is not modelled."""
-    why = refusal(settings, model)
+    why = refusal(settings, model) if device.served else f"vLLM does not run on {device.name} without a plug-in."
     if why:
         return Plan(refusal=why, needs=Counter())
     builder = Builder(settings, model, device)

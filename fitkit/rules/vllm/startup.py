@@ -116,8 +116,18 @@ def startup(settings: VLLMSettings, model: Model, gpu: Gpu | None = None) -> Sta
         needed_kv_bytes=pool.needed,
         log_line="" if pool.error else log_line(settings, pool, device),
         terms=tuple(map(_named, (*parts.subtracted, *parts.beside))),
-        note=" ".join((*parts.notes, *(f"{what}." for what in settings.uncertain))),
+        note=" ".join((*parts.notes, *notes(settings, device))),
     )
+
+
+def notes(settings: VLLMSettings, device: Device) -> list[str]:
+    """What a prediction for this GPU and version leaves open."""
+    said = (
+        []
+        if device.known
+        else [f"Kernels on {device.name} were not looked at; the plan is that of NVIDIA's ordinary ones."]
+    )
+    return [*said, *(f"{what}." for what in settings.uncertain)]
 
 
 def fill_pool(settings: VLLMSettings, plan: Plan, length: int, available: int, flight: int) -> Pool:

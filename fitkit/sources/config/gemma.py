@@ -54,17 +54,18 @@ def gemma3(config: Config) -> Shape:
     return d.shape("gemma3")
 
 
-@family("gemma4_text", architectures=("Gemma4ForCausalLM",))
+@family("gemma4_text", "gemma4_unified_text", architectures=("Gemma4ForCausalLM",))
 def gemma4(config: Config) -> Shape:
     """Own head sizes for full layers, shared K/V in the last layers, per-layer inputs (E models), experts beside the MLP (A4B)."""
     d = Decoder.read(config)
     n, build = d.build.n, d.build
+    unified = config.text("model_type", default="") == "gemma4_unified_text"  # no inputs a layer, a wider window
     kinds = layer_kinds(config, n, (*every(n, 6, "sliding", "full")[:-1], "full"), ("full", "sliding"))
     shared = config.whole("num_kv_shared_layers", default=0, low=0, high=n)
     same = config.flag("attention_k_eq_v", default=False)
     wide_dim = config.whole("global_head_dim", default=512)
     wide_heads = config.whole("num_global_key_value_heads", default=d.kv_heads) if same else d.kv_heads
-    window = config.whole("sliding_window", default=512)
+    window = config.whole("sliding_window", default=1024 if unified else 512)
     d.embeddings()
     for kind, dim, kv_heads in (("sliding", d.head_dim, d.kv_heads), ("full", wide_dim, wide_heads)):
         layers = of_kind(kinds, kind)
@@ -81,7 +82,7 @@ def gemma4(config: Config) -> Shape:
     build.add("layer_output_scale", (1,), d.all, module="model.layers.{}.layer_scalar")
     if config.flag("enable_moe_block", default=False):
         _gemma4_experts(d)
-    per_layer = config.whole("hidden_size_per_layer_input", default=0, low=0)
+    per_layer = config.nullable("hidden_size_per_layer_input", 0 if unified or not config.nested else 256)
     per_layer_inputs(d, per_layer, config.whole("vocab_size_per_layer_input", default=d.vocab) if per_layer else 0)
     d.rope()
     full = [wide_dim if kind == "full" else d.head_dim for kind in ("full", "sliding")]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-import pandas as _pandas  # noqa: F401
+import pandas as pd
 
 __version__ = "0.1.0"
 
@@ -19,7 +19,7 @@ _HOME = {
     "Gpu": "hardware", "Machine": "hardware", "machine": "hardware",
     "load": "sources",
     "demand": "tables", "fit": "tables",
-    "best_quant": "answers", "explain": "answers", "max_context": "answers", "max_parallel": "answers", "min_gpus": "answers",
+    "badges": "answers", "best_quant": "answers", "explain": "answers", "max_context": "answers", "max_parallel": "answers", "min_gpus": "answers",
     "min_utilization": "answers", "suggest": "answers",
     "Plan": "plans", "plan": "plans",
     "Launch": "commands", "command": "commands", "read_command": "commands",
@@ -32,7 +32,16 @@ _HOME = {
 __all__ = sorted(_HOME)
 
 if TYPE_CHECKING:
-    from fitkit.answers import best_quant, explain, max_context, max_parallel, min_gpus, min_utilization, suggest
+    from fitkit.answers import (
+        badges,
+        best_quant,
+        explain,
+        max_context,
+        max_parallel,
+        min_gpus,
+        min_utilization,
+        suggest,
+    )
     from fitkit.catalog import gpus, kv_dtypes, machines, models, quants
     from fitkit.commands import Launch, command, read_command
     from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel

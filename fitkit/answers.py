@@ -73,6 +73,30 @@ def _point(asked: RowQuestion, column: str, given: int | None, default: int) -> 
     return default if given is None else given
 
 
+def badges(table: pd.DataFrame) -> pd.DataFrame:
+    """The library's badge of each combination over all its machines, with the machines' lines.
+
+    Takes a frame of `fit`; returns one row a combination: `model engine rules quant context parallel kv_dtype badge lines`.
+    `fits on a GPU` where one GPU of at least one machine holds it, else the fewest GPUs of one machine, else the CPU.
+    """
+    keys = ["model", "engine", "rules", "quant", "context", "parallel", "kv_dtype"]
+    rows = []
+    for values, group in table.groupby(keys, sort=False, dropna=False):
+        ranks = [_rank(fits, gpus, at_once, badge) for fits, gpus, at_once, badge in zip(
+            group["fits"], group["fit_gpus"].fillna(0), group["fit_parallel"].fillna(0), group["badge"], strict=True)]  # fmt: skip
+        best = group.iloc[ranks.index(min(ranks))]
+        named = zip(group["machine"], group["line"], strict=True)
+        rows.append((*values, best["badge"], tuple(f"{name}: {line}" if name else line for name, line in named)))
+    return pd.DataFrame(rows, columns=[*keys, "badge", "lines"])
+
+
+def _rank(fits: bool, gpus: int, at_once: int, badge: str) -> tuple[int, int, int]:
+    """Fits on fewer GPUs first, then more requests; then the CPU; then what fits nowhere."""
+    if not fits:
+        return (3, 0, 0) if badge.startswith("choose") else (4, 0, 0)
+    return (2, int("slow" in badge), 0) if gpus == 0 else (1, int(gpus), -int(at_once))
+
+
 # ---- the questions asked the other way round ------------------------------------------------------------------------
 
 

@@ -3,44 +3,60 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, product
+from typing import Any, TypeVar
 
+import numpy as np
 import pandas as pd
 
-from fitkit.axes import Ask, asks, models_of
-from fitkit.errors import BadInput, short
+from fitkit.axes import Ask, Layout, asks, models_of
+from fitkit.errors import BadInput, FitError, short
 from fitkit.hardware import Machine, machine
 from fitkit.model import Model
 from fitkit.verdict import holds_at
 
 ATTR = "fitkit"
+K = TypeVar("K")
+V = TypeVar("V")
 _NEEDED = ("model", "engine", "rules", "quant", "kv_dtype", "context")
 
 
 @dataclass(eq=False)
 class Asked:
-    """Models, machines and settings of one question by their names."""
+    """What one question was asked with, by name; a name may stand for several (the same card with and without a desktop)."""
 
-    models: dict[str, Model]
-    machines: dict[str, Machine]
-    settings: dict[tuple[str, str], Any] = field(default_factory=dict)  # by (rules, engine)
+    models: dict[str, list[Model]]
+    machines: dict[str, list[Machine]]
+    settings: dict[tuple[str, str], list[Any]]  # by (rules, engine)
     profile: Any = None
 
     @classmethod
     def of(cls, found: list[Ask], machines: list[Machine]) -> Asked:
         """What `found` and `machines` were made from."""
         return cls(
-            models={ask.model.name: ask.model for ask in found},
-            machines={one.name: one for one in machines},
-            settings={(ask.rules, ask.engine): ask.settings for ask in found},
+            models=_by_name((ask.model.name, ask.model) for ask in found),
+            machines=_by_name((one.name, one) for one in machines),
+            settings=_by_name(((ask.rules, ask.engine), ask.settings) for ask in found),
             profile=found[0].profile if found else None,
         )
 
 
+def _by_name(pairs: Iterable[tuple[K, V]]) -> dict[K, list[V]]:
+    out: dict[K, list[V]] = {}
+    for name, value in pairs:
+        known = out.setdefault(name, [])
+        if not any(value is other for other in known):
+            known.append(value)
+    return out
+
+
 class Token(str):
-    """A text for everyone else (frames are copied, compared and written with their attrs), what was asked for us."""
+    """A text for everyone else (frames are copied and written with their attrs), what was asked for us.
+
+    Equal to itself alone, so that frames of different questions lose it when they are joined.
+    """
 
     asked: Asked
 
@@ -50,6 +66,15 @@ class Token(str):
         token.asked = asked
         return token
 
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other
+
+    def __hash__(self) -> int:
+        return id(self)
+
     def __deepcopy__(self, memo: object) -> Token:
         return self
 
@@ -58,6 +83,7 @@ class Token(str):
 
 
 _LATEST: deque[Asked] = deque(maxlen=32)
+_MOST_CANDIDATES = 64
 
 
 def mark(table: pd.DataFrame, found: list[Ask], machines: list[Machine]) -> pd.DataFrame:
@@ -126,12 +152,35 @@ def question(row: Any) -> RowQuestion:
     if missing:
         raise BadInput(f"A row of fk.fit or fk.demand was expected; this one has no {', '.join(missing)}.")
     token = getattr(row, "attrs", {}).get(ATTR)
-    asked = token.asked if isinstance(token, Token) else _find(values)
+    recent = [token.asked] if isinstance(token, Token) else list(_LATEST)
+    found = list(islice(_candidates(values, recent), _MOST_CANDIDATES))
+    if len(found) > 1:
+        return next((one for one in found if _reproduces(one)), found[0])
+    return (
+        found[0]
+        if found
+        else _candidate(values, models_of(str(values["model"]))[0], _named_machine(values), None, None)
+    )
+
+
+def _candidates(values: Mapping[str, Any], recent: Iterable[Asked]) -> Iterator[RowQuestion]:
+    """Every question asked lately that a row with these names can belong to."""
     rules, engine = str(values["rules"]), str(values["engine"])
-    settings = asked.settings.get((rules, engine)) if asked else None
+    name = values.get("machine")
+    for asked in recent:
+        machines: list[Machine | None] = [None] if _nothing(name) else [*asked.machines.get(str(name), ())]
+        of_model, settings = asked.models.get(str(values["model"]), []), asked.settings.get((rules, engine), [])
+        for model, one, setting in product(of_model, machines, settings):
+            yield _candidate(values, model, one, setting, asked.profile)
+
+
+def _candidate(
+    values: Mapping[str, Any], model: Model, one: Machine | None, settings: Any, profile: Any
+) -> RowQuestion:
+    rules, engine = str(values["rules"]), str(values["engine"])
     return RowQuestion(
-        model=_model(values, asked),
-        machine=_machine(values, asked),
+        model=model,
+        machine=one,
         quant=str(values["quant"]),
         kv_dtype=str(values["kv_dtype"]),
         context=int(values["context"]),
@@ -139,9 +188,27 @@ def question(row: Any) -> RowQuestion:
         gpus=whole(values.get("gpus")),
         engine=settings if rules == "engine" and settings is not None else engine,
         rules=settings if rules != "engine" and settings is not None else rules,
-        profile=asked.profile if asked else None,
+        profile=profile,
         row=values,
     )
+
+
+def _reproduces(asked: RowQuestion) -> bool:
+    """Whether this question gives the row's numbers."""
+    total, gpus = whole(asked.row.get("total_bytes")), whole(asked.row.get("fit_gpus", asked.row.get("gpus")))
+    if total is None or gpus is None:
+        return True
+    way = Layout(gpus, whole(asked.row.get("fit_nodes")) or 1)
+    requests = whole(asked.row.get("fit_parallel", asked.row.get("parallel"))) or 1
+    try:
+        ask = asked.ask()
+        assert ask.counted is not None
+        job = ask.job(gpus, asked.machine.gpu if asked.machine and gpus else None, way.nodes)
+        allocation = ask.counted.allocate(job, np.array([asked.context]), np.array([requests]))
+        usable = ask.usable(asked.machine, way) if asked.machine else None
+    except FitError:
+        return False
+    return int(allocation.total[0]) == total and usable == whole(asked.row.get("usable_per_gpu_bytes"))
 
 
 def whole(value: Any) -> int | None:
@@ -163,22 +230,10 @@ def _mapping(row: Any) -> Mapping[str, Any]:
     raise BadInput(f"A row of fk.fit or fk.demand was expected, not {short(row)}.")
 
 
-def _find(values: Mapping[str, Any]) -> Asked | None:
-    """The latest question with this row's names, for rows that lost their attrs (a dict, a named tuple)."""
+def _named_machine(values: Mapping[str, Any]) -> Machine | None:
     name = values.get("machine")
-    return next(
-        (one for one in _LATEST if values["model"] in one.models and (not name or name in one.machines)),
-        None,
-    )
+    return None if _nothing(name) else machine(str(name))
 
 
-def _model(values: Mapping[str, Any], asked: Asked | None) -> Model:
-    name = str(values["model"])
-    return asked.models[name] if asked and name in asked.models else models_of(name)[0]
-
-
-def _machine(values: Mapping[str, Any], asked: Asked | None) -> Machine | None:
-    name = values.get("machine")
-    if not name or name is pd.NA:
-        return None
-    return asked.machines[name] if asked and name in asked.machines else machine(str(name))
+def _nothing(name: Any) -> bool:
+    return name is None or name is pd.NA or name != name or name == ""

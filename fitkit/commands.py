@@ -194,7 +194,7 @@ class Launch:
     def arguments(self) -> dict[str, Any]:
         """Arguments for `fit`: `fk.fit(machines="8x H100 80GB", **fk.read_command(line).arguments())`."""
         found = {
-            "models": self.model,
+            "models": _known_model(self.model),
             "quants": self.quant,
             "contexts": self.context,
             "parallel": self.parallel,
@@ -203,6 +203,15 @@ class Launch:
             "engine": self.settings(),
         }
         return {name: value for name, value in found.items() if value is not None}
+
+
+def _known_model(name: str) -> str:
+    """The catalog's model whose GGUF lies in a repository or under a file name, else the name itself."""
+    stem = facts.fold(re.sub(r"-\d{5}-of-\d{5}", "", PurePath(name).name.removesuffix(".gguf")))
+    for row in facts.rows("files"):
+        if name == row["repo"] or stem == facts.fold(row["file"].removesuffix(".gguf")):
+            return row["model"]
+    return name
 
 
 # Flags with a value: spelling → (option of the settings object, how to read it).

@@ -32,7 +32,7 @@ SCRIPTS = ("_build.py", "make_models.py", "__main__.py")  # run by hand or at bu
 HEAVY = ("torch", "transformers", "altair", "ipywidgets", "anywidget", "huggingface_hub", "gguf")
 PUBLIC = (
     "BadInput Budget Cache FetchError FitError Gpu Launch Layer Library Machine Model Plan Shard Tensor UnknownName "
-    "UnsupportedModel VLLM best_quant command dashboard demand explain fit gpus kv_dtypes load machine machines "
+    "UnsupportedModel VLLM LlamaCpp badges best_quant command dashboard demand explain fit gpus kv_dtypes load machine machines "
     "max_context max_parallel min_gpus min_utilization models plan quants read_command suggest"
 )
 

@@ -82,6 +82,15 @@ def test_library_badges() -> None:
     assert badge("llama-3.1-8b", []) == "no machines to judge"
 
 
+def test_library_badges_over_the_selected_machines() -> None:
+    table = fk.fit(["llama-3.1-8b", "llama-3.1-70b"], ["1x RTX 4090", "8x RTX 3060"], "Q4_K_M", rules="library")
+    found = fk.badges(table)
+    assert list(found.badge) == ["fits on a GPU", "needs 8 GPUs"]
+    assert found.lines[1] == ("1x RTX 4090: needs 4 GPUs, has 1", "8x RTX 3060 12GB: 8× RTX 3060 12GB ✓")
+    alone = fk.badges(fk.fit("llama-3.1-8b", [], "Q4_K_M", rules="library"))
+    assert list(alone.badge) == ["no machines to judge"]
+
+
 def test_library_cpu_rule_counts_two_requests_and_a_gibibyte() -> None:
     need = 42_520_395_648 + 2 * 8192 * 327_680 + GIB
     needed_gb = need / 0.8 / GB

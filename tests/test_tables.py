@@ -192,3 +192,28 @@ def test_rows_carry_their_question() -> None:
         assert fk.explain(row).bytes.sum() == table.total_bytes[0]
     copy = table.copy()
     assert fk.explain(copy.iloc[0]).bytes.sum() == table.total_bytes[0]
+
+
+def test_rows_find_their_own_settings_and_machine() -> None:
+    machines = [fk.machine("RTX 4090"), fk.machine("RTX 4090", taken_gib=5)]
+    rules = [fk.Budget(), fk.Budget(overhead_gib=3), fk.Budget(gpu_memory_utilization=0.8)]
+    table = fk.fit("llama-3.1-8b", machines, "BF16", engine="vllm", rules=rules)
+    joined = pd.concat([table, fk.fit("llama-3.1-8b", machines, "BF16", engine="vllm", rules="shard")])
+    for rows in (table, joined):
+        for _, row in rows.iterrows():
+            assert fk.explain(row).bytes.sum() == row.total_bytes
+            more = fk.suggest(row)
+            assert more.fits.all()
+            same = more[more.usable_per_gpu_bytes.notna()]
+            if row.rules == "budget" and row.fits:
+                assert (same.usable_per_gpu_bytes == row.usable_per_gpu_bytes).all()
+
+
+def test_frames_can_be_written_with_their_attrs() -> None:
+    import copy
+    import json
+
+    table = fk.fit("llama-3.1-8b", "RTX 4090", "BF16", engine="vllm", rules="budget")
+    assert json.loads(json.dumps(table.attrs)) == {"fitkit": "fitkit"}
+    assert copy.deepcopy(table.attrs)["fitkit"] is table.attrs["fitkit"]
+    assert fk.explain(table[table.fits].iloc[0]).bytes.sum() == table.total_bytes[0]

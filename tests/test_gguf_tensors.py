@@ -202,3 +202,12 @@ def test_a_converted_model_is_converted_once() -> None:
     assert as_gguf(once) == once
     assert once.get("block_count") == 36
     assert not [tensor for tensor in as_gguf(fk.load("qwen3-vl-8b")).tensors if tensor.part]
+
+
+def test_glm_5_2_keeps_what_its_log_says() -> None:
+    """A posted start-up log of GLM-5.2: 78 latents of 576 and 21 indexers of 128 elements."""
+    caches = [cache for layer in as_gguf(fk.load("glm-5.2")).layers for cache in layer.caches]
+    assert (
+        sorted((cache.kind, cache.k_dim, cache.v_dim) for cache in caches)
+        == [("indexer", 128, 0)] * 21 + [("latent", 576, 0)] * 78
+    )

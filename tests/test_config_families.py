@@ -192,3 +192,14 @@ def test_rwkv_7_has_its_published_parameters() -> None:
     """RWKV-7 World 2.9B: 2,947,735,040; llama.cpp's file adds an unused value mix to the first layer."""
     row = next(row for row in table("config_llamacpp") if row["model"] == "rwkv7-2.9b")
     assert model(row).params == 2_947_735_040
+
+
+def test_every_row_of_defaults_belongs_to_a_family() -> None:
+    """A row no function reads would never be noticed to be wrong."""
+    from fitkit.facts import rows
+    from fitkit.sources.config import FAMILIES, _load_families
+
+    _load_families()
+    for row in rows("config_defaults"):
+        assert row["name"] in FAMILIES
+        assert row["checked"] > "2026"

@@ -30,7 +30,7 @@ def windows(d: Decoder, default: int = 0) -> tuple[tuple[str, ...], int]:
     return layer_kinds(config, n, ["sliding" if window else "full"] * n, ("full", "sliding")), window
 
 
-@family("llama", "llama_text", "mllama_self_attention", architectures=("LlamaForCausalLM",))
+@family("llama", architectures=("LlamaForCausalLM",))
 def llama(config: Config) -> Shape:
     """Llama 1 to 3 and the many files that say they are one."""
     bias = config.flag("attention_bias", "qkv_bias", default=False)
@@ -121,7 +121,7 @@ def mimo(config: Config) -> Shape:
     return d.shape("qwen2")
 
 
-@family("phi3", "phi4", architectures=("Phi3ForCausalLM",))
+@family("phi3", architectures=("Phi3ForCausalLM",))
 def phi3(config: Config) -> Shape:
     """As Llama; the checkpoint keeps q, k, v and gate, up in one tensor each."""
     d = Decoder.read(config)

@@ -73,7 +73,7 @@ def ernie_moe(config: Config) -> Shape:
     return d.shape("ernie4_5-moe", dense_layers=len(dense), router_dtype="F32")
 
 
-@family("hunyuan_v1_moe", "hunyuan", architectures=("HunYuanMoEV1ForCausalLM",))
+@family("hunyuan_v1_moe", architectures=("HunYuanMoEV1ForCausalLM",))
 def hunyuan_moe(config: Config) -> Shape:
     """Norms on q and k; experts, their width, the shared ones and how many a token takes may be said a layer."""
     d = Decoder.read(config)
@@ -125,7 +125,6 @@ def minimax_m2(config: Config) -> Shape:
 
 @family(
     "minimax_m3",
-    "minimax_m3_text",
     "minimax_m3_vl_text",
     architectures=("MiniMaxM3ForCausalLM", "MiniMaxM3SparseForCausalLM"),
 )

@@ -100,7 +100,7 @@ def latent_experts(d: Decoder, layers: Sequence[int], latent: int) -> None:
     build.wide(layers, experts=experts, experts_used=config.whole(*USED), expert_dim=dim, shared_dim=shared)
 
 
-@family("kimi_linear", "kimi_k3_text", architectures=("KimiLinearForCausalLM",))
+@family("kimi_linear", architectures=("KimiLinearForCausalLM",))
 def kimi_linear(config: Config) -> Shape:
     """KDA layers with a few of latent attention without rotary positions; experts after the first dense layers.
 

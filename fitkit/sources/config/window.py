@@ -172,7 +172,7 @@ def mimo_v2(config: Config) -> Shape:
     return d.shape("mimo2", router_dtype="F32", dense_layers=len(dense))
 
 
-@family("step3p7", "step3p5", "step3p7_text", architectures=("Step3p7FlashForCausalLM", "Step3p5ForCausalLM"))
+@family("step3p7", "step3p5", architectures=("Step3p7FlashForCausalLM", "Step3p5ForCausalLM"))
 def step3(config: Config) -> Shape:
     """Windows with more query heads than the full layers, a gate a head, experts with a shared one after the dense layers."""
     if "text_config" in config:

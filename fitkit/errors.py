@@ -55,10 +55,29 @@ class UnsupportedModel(FitError):
 
 
 class FetchError(FitError):
-    """A hub or a server that did not give what was asked: the address, the status and what to try."""
+    """A hub or a server that did not give what was asked: the address, the status and what to try.
+
+    Attributes
+    ----------
+    address : str
+        What was asked, without its query; "" where nothing was.
+    status : int
+        The HTTP status, 0 where there was no answer.
+    """
+
+    def __init__(self, message: str, *, address: str = "", status: int = 0) -> None:
+        super().__init__(message)
+        self.address = address
+        self.status = status
 
 
 def short(value: object, limit: int = 80) -> str:
     """`value` quoted for a message, cut to `limit` characters, control characters escaped."""
     text = repr(value)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def printable(text: str, limit: int = 200) -> str:
+    """`text` for one line of a message: control characters escaped, cut to `limit` characters."""
+    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in text[: limit + 1])
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

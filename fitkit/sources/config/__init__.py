@@ -51,7 +51,10 @@ def model_from_config(
 
     Raises BadInput for values that cannot be, UnsupportedModel for a family that no function knows.
     """
-    return model_from_view(Config(mapping, place), name=name, source=source)
+    try:
+        return model_from_view(Config(mapping, place), name=name, source=source)
+    except ArithmeticError as error:  # each number is one, and what follows from them together is none
+        raise BadInput(f"{place}: its numbers together give no size ({error}).") from None
 
 
 def model_from_view(config: Config, *, name: str = "", source: str = "") -> Model:

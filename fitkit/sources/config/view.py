@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -13,6 +12,7 @@ T = TypeVar("T")
 
 # The widest any key may say; far above every published model, low enough that no product of two overflows memory or time.
 MOST_LAYERS, MOST = 4096, 2**31
+_MOST_NUMBER = 1e18  # of what need not be whole: rope bases, factors, limits that stand for none
 
 
 class Config:
@@ -63,7 +63,7 @@ class Config:
         value = self.raw(*keys, default=_MISSING)
         if value is _MISSING:
             return self._default(keys, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < _MOST_NUMBER:
             raise self._bad(keys, value, "a finite number")
         return value
 

@@ -78,7 +78,14 @@ class LibraryRules:
         terms = [
             term("weights", "weights", weights, share(weights, cards), f"{SOURCE}: the files", evidence),
             term("kv_cache", "kv", kv, share(kv, cards), f"{SOURCE}: 2 x layers x context x kv_heads x head_dim"),
-            term("runtime", "overhead", constant(overhead, context), share(constant(overhead, context), cards), SOURCE),
+            term(
+                "runtime",
+                "overhead",
+                constant(overhead, context),
+                share(constant(overhead, context), cards),
+                f"{SOURCE}: a flat overhead",
+                "assumed",
+            ),
         ]
         inside = job.engine != "llama.cpp" and any(tensor.part in BESIDE for tensor in job.model.tensors)
         if job.model.projector_bytes and not inside:  # a checkpoint's own files hold it already

@@ -162,7 +162,10 @@ def _copy(source: Node, device: int, copies: int) -> Node:
     several = copies > 1
     strided = source.op == "view" and source.root is not None and not source.root.stored
     size = source.root.size if strided and source.root is not None else source.size
-    return Node("copy", size, source.layout, device=device, is_input=several, is_output=several)
+    layout = source.layout
+    if source.op in ("reshape", "slice"):  # no view any more, so a result may take its place
+        layout = (source.size[source.rows] / 4, source.rows)
+    return Node("copy", size, layout, device=device, is_input=several, is_output=several)
 
 
 def _keep(*sources: Node) -> Node:

@@ -17,8 +17,7 @@ from fitkit.rules.vllm.measured import Part
 from fitkit.rules.vllm.plan import Plan, make_plan
 from fitkit.rules.vllm.quants import as_asked, served
 from fitkit.rules.vllm.settings import KV_CACHE_DTYPES, NEWEST, SAME_KV_DTYPE, VLLMSettings, release_of
-from fitkit.rules.vllm.startup import notes
-from fitkit.rules.vllm.terms import Parts, memory_parts, requested
+from fitkit.rules.vllm.terms import Parts, memory_parts, notes, requested
 from fitkit.units import show_gib
 
 # Our names of the parts, as every engine's tables have them.

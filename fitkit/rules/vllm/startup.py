@@ -14,7 +14,7 @@ from fitkit.rules.vllm.device import Device, batch, device_of, in_flight
 from fitkit.rules.vllm.measured import Part
 from fitkit.rules.vllm.plan import Plan, make_plan
 from fitkit.rules.vllm.settings import VLLMSettings
-from fitkit.rules.vllm.terms import memory_parts
+from fitkit.rules.vllm.terms import memory_parts, notes
 from fitkit.units import GIB
 
 
@@ -118,16 +118,6 @@ def startup(settings: VLLMSettings, model: Model, gpu: Gpu | None = None) -> Sta
         terms=tuple(map(_named, (*parts.subtracted, *parts.beside))),
         note=" ".join((*parts.notes, *notes(settings, device))),
     )
-
-
-def notes(settings: VLLMSettings, device: Device) -> list[str]:
-    """What a prediction for this GPU and version leaves open."""
-    said = (
-        []
-        if device.known
-        else [f"Kernels on {device.name} were not looked at; the plan is that of NVIDIA's ordinary ones."]
-    )
-    return [*said, *(f"{what}." for what in settings.uncertain)]
 
 
 def fill_pool(settings: VLLMSettings, plan: Plan, length: int, available: int, flight: int) -> Pool:

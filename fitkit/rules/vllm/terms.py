@@ -37,6 +37,16 @@ def requested(settings: VLLMSettings, device: Device) -> int:
     return math.ceil(device.total_bytes * settings.utilization)
 
 
+def notes(settings: VLLMSettings, device: Device) -> list[str]:
+    """What a prediction for this GPU and version leaves open."""
+    said = (
+        []
+        if device.known
+        else [f"Kernels on {device.name} were not looked at; the plan is that of NVIDIA's ordinary ones."]
+    )
+    return [*said, *(f"{what}." for what in settings.uncertain)]
+
+
 def memory_parts(
     settings: VLLMSettings, model: Model, device: Device, plan: Plan, length: int, tokens: int, sequences: int
 ) -> Parts:

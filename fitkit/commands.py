@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from fitkit import facts
@@ -206,12 +206,17 @@ class Launch:
 
 
 def _known_model(name: str) -> str:
-    """The catalog's model whose GGUF lies in a repository or under a file name, else the name itself."""
-    stem = facts.fold(re.sub(r"-\d{5}-of-\d{5}", "", PurePath(name).name.removesuffix(".gguf")))
+    """The catalog's model that a repository's or file's name means, else the name itself (a file that is there stays)."""
+    if (not name.endswith(".gguf") and "/" not in name) or Path(name).exists():
+        return name
+    stem = re.sub(r"-\d{5}-of-\d{5}$", "", PurePath(name).name.removesuffix(".gguf"))
     for row in facts.rows("files"):
-        if name == row["repo"] or stem == facts.fold(row["file"].removesuffix(".gguf")):
+        if name == row["repo"] or facts.fold(stem) == facts.fold(row["file"].removesuffix(".gguf")):
             return row["model"]
-    return name
+    quant = _quant_in(f"{stem}.gguf")
+    base = re.sub(rf"[-._]{re.escape(quant)}$", "", stem, flags=re.IGNORECASE) if quant else stem
+    row_of = facts.find("models", base) or facts.find("models", base.removesuffix("-GGUF"))
+    return row_of["name"] if row_of and name.casefold().endswith("gguf") else name
 
 
 # Flags with a value: spelling → (option of the settings object, how to read it).

@@ -199,6 +199,41 @@ def test_plan_round_trip(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["plan.json"]
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [
+        fk.VLLM(tensor_parallel_size=2, max_num_seqs=64, kv_cache_dtype="fp8"),
+        fk.LlamaCpp(n_ubatch=256, type_k="q8_0", type_v="q8_0"),
+    ],
+    ids=["vllm", "llama.cpp"],
+)
+def test_plan_round_trip_with_an_engines_settings(engine: Any) -> None:
+    plan = fk.plan("llama-3.1-8b", "2x RTX 4090", engine=engine)
+    again = fk.Plan.from_json(plan.to_json())
+    assert again == plan
+    assert again.still_fits().reason == plan.still_fits().reason
+    read = fk.read_command(plan.command)
+    row = fk.fit(machines="2x RTX 4090", **(read.arguments() | {"quants": plan.quant})).iloc[0]
+    assert row.need_per_gpu_bytes == sum(term["per_gpu_bytes"] for term in plan.terms)
+
+
+def test_min_utilization_of_the_engine() -> None:
+    row = fk.min_utilization("llama-3.1-8b", "RTX 4090", engine="vllm", parallel=2)
+    assert row.fits
+    less = fk.VLLM(gpu_memory_utilization=round(row.gpu_memory_utilization - 0.01, 2))
+    assert not fk.fit("llama-3.1-8b", "RTX 4090", engine=less, parallel=2).fits[0]
+
+
+def test_layers_and_experts_go_to_ram() -> None:
+    for model, flag in (("gpt-oss-120b", "--n-cpu-moe"), ("llama-3.3-70b", "-ngl")):
+        row = fk.fit(model, "RTX 4090").iloc[0]
+        found = fk.suggest(row)
+        moved = found[found.change.str.contains("in RAM")]
+        assert len(moved) == 1
+        assert flag in fk.command(moved.iloc[0])
+        assert moved.iloc[0].host_bytes > 10 * GIB
+
+
 def _changed(text: str, **changes: Any) -> str:
     values = json.loads(text)
     return json.dumps({name: value for name, value in (values | changes).items() if value is not None})

@@ -95,6 +95,19 @@ def test_reading_vllm() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "model"),
+    [
+        ("-m llama-3.1-8b-Q4_K_M.gguf", "llama-3.1-8b"),
+        ("-m /data/Qwen3-32B-Q6_K.gguf", "qwen3-32b"),
+        ("-hf ggml-org/gemma-3-27b-it-GGUF:Q4_K_M", "gemma-3-27b-it"),
+        ("-m /data/own-model.gguf", "/data/own-model.gguf"),
+    ],
+)
+def test_files_and_repositories_of_known_models(name: str, model: str) -> None:
+    assert fk.read_command(f"llama-server {name} -c 8192 -np 1").arguments()["models"] == model
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "ls -la", "vllm serve", "llama-server -c 4096", "vllm serve x -tp two", "llama-server -m 'x", "vllm serve x --max-model-len",
      "llama-server -m x.gguf -c 1e9", "x" * 30_000, 3, None],

@@ -78,6 +78,73 @@ def test_named_terms_sum_and_parts_are_parts(rules: str, engine: str, quant: str
     assert (table.per_gpu_bytes * table.gpus >= table.total_bytes).all()
 
 
+@pytest.mark.parametrize(("engine", "quant"), [("llama.cpp", "Q4_K_M"), ("vllm", "BF16")])
+def test_engine_rules_keep_the_contract(engine: str, quant: str) -> None:
+    table = fk.fit(
+        ["llama-3.1-8b", "gemma-3-27b-it"], ["1x RTX 4090", "8x H100 80GB"], quant, [4096, 32768], 2, engine=engine
+    )
+    assert tuple(table.columns) == FIT_COLUMNS
+    assert len(table) == 8
+    known = table[table.total_bytes.notna()]
+    assert (known.weights_bytes + known.kv_bytes + known.overhead_bytes == known.total_bytes).all()
+    assert (known.free_per_gpu_bytes == known.usable_per_gpu_bytes - known.need_per_gpu_bytes).all()
+    assert (known.per_gpu_low_bytes <= known.need_per_gpu_bytes).all()
+    assert (known.need_per_gpu_bytes <= known.per_gpu_high_bytes).all()
+    assert (table.limited_by[table.fits] == "").all()
+    assert (table.limited_by[~table.fits] != "").all()
+    for row in table.itertuples():
+        assert fk.explain(row).per_gpu_bytes.sum() == row.need_per_gpu_bytes
+    fitted = fk.fit("llama-3.1-8b", "1x RTX 4090", quant, engine=engine).iloc[0]
+    assert fitted.fit_parallel == (4 if engine == "llama.cpp" else 1)
+    assert fitted.reason.startswith("Fits on 1× RTX 4090: ")
+
+
+@pytest.mark.parametrize(("engine", "quant"), [("llama.cpp", "Q8_0"), ("vllm", "BF16")])
+def test_engines_most_is_exactly_the_most(engine: str, quant: str) -> None:
+    row = fk.fit("llama-3.1-8b", "RTX 4090", quant, 4096, 2, engine=engine).iloc[0]
+    most, longest = int(row.max_parallel), int(row.max_context)
+    assert list(fk.fit("llama-3.1-8b", "RTX 4090", quant, 4096, [most, most + 1], engine=engine).fits) == [True, False]
+    assert list(fk.fit("llama-3.1-8b", "RTX 4090", quant, [longest, longest + 1], 2, engine=engine).fits) == [
+        True,
+        False,
+    ]
+
+
+def test_settings_objects_set_what_the_grid_does_not() -> None:
+    row = fk.fit("llama-3.3-70b", "8x H100", "BF16", engine=fk.VLLM(tensor_parallel_size=4)).iloc[0]
+    assert (row.gpus, row.fit_gpus, row.fits) == (4, 4, True)
+    half = fk.fit("llama-3.1-8b", "RTX 4090", "BF16", engine=fk.VLLM(gpu_memory_utilization=0.5)).iloc[0]
+    assert not half.fits
+    assert half.reserved_per_gpu_bytes < 12 * 2**30
+    small = fk.fit("llama-3.1-8b", "RTX 4090", "Q4_K_M", engine=fk.LlamaCpp(type_k="q8_0", type_v="q8_0")).iloc[0]
+    plain = fk.fit("llama-3.1-8b", "RTX 4090", "Q4_K_M").iloc[0]
+    assert small.kv_dtype == "q8_0"
+    assert small.kv_bytes == plain.kv_bytes * 34 // 64
+
+
+def test_vllm_does_not_start_where_others_hold_its_share() -> None:
+    row = fk.fit("llama-3.1-8b", fk.machine("RTX 4090", taken_gib=4), "BF16", engine="vllm").iloc[0]
+    assert (row.fits, row.limited_by) == (False, "engine")
+    assert "lower gpu_memory_utilization to 0.83" in row.reason
+    less = fk.VLLM(gpu_memory_utilization=0.83)
+    assert fk.fit("llama-3.1-8b", fk.machine("RTX 4090", taken_gib=4), "BF16", engine=less).fits[0]
+
+
+def test_a_model_an_engine_does_not_know_is_a_row_of_a_grid() -> None:
+    table = fk.fit(["llama-3.1-8b", "opt-125m"], "RTX 4090", "Q4_K_M", rules="library")
+    assert list(table.fits) == [True, False]
+    assert table.limited_by[1] == "engine"
+    assert "opt" in table.reason[1]
+    with pytest.raises(fk.FitError, match="opt"):
+        fk.fit("opt-125m", "RTX 4090", "Q4_K_M", rules="library")
+
+
+def test_several_machines_of_one_kind_for_vllm() -> None:
+    table = fk.fit("deepseek-v3", [fk.machine("8x H100", nodes=4), "8x H100"], "FP8", engine="vllm")
+    assert list(table.fits) == [True, False]
+    assert (table.fit_gpus[0], table.fit_nodes[0]) == (16, 2)
+
+
 def test_every_axis_takes_scalars_and_lists() -> None:
     table = fk.demand(
         ["llama-3.1-8b", "qwen3-8b"], ["BF16", "FP8"], range(1024, 4096, 1024), np.array([1, 2]), ("auto", "fp8"),

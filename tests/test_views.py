@@ -121,7 +121,7 @@ def test_memory_axis_rows_and_chips_follow_the_tables() -> None:
     frame = fk.fit("llama-3.1-70b", ["1x RTX 4090"], "Q4_K_M", parallel=4, rules="library")
     found = html.records(frame)
     assert html.verdict_of(found[0]) == "no"
-    assert rows.heat(found)[0]["mark"] == "✗"
+    assert rows.heat(found, [1, 2])[0]["mark"] == "✗"
     offered = chips(State(model="llama-3.1-70b"), fk.suggest(frame.iloc[0]))
     assert len(offered) >= 2
     for _, changes in offered:

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from fitkit import answers, commands, facts, plans, tables
+from fitkit import answers, commands, facts, plans, remedies, tables
 from fitkit.errors import BadInput, FitError, UnknownName
 from fitkit.hardware import Machine, machine
 from fitkit.model import Model
@@ -77,24 +77,19 @@ class Asker:
         """One row a chosen machine."""
         return self._keep(("rows", state), lambda: self.fit(state, self.machines(state)))
 
-    def heat(self, state: State, context: int) -> pd.DataFrame:
-        """One column of the heat map: the requests at one context on the leading machine."""
-        still = replace(_still(state), context=context)
-        return self._keep(("heat", still), lambda: self.fit(still, self.lead(state), parallel=controls.requests()))
-
-    def lines(self, state: State) -> pd.DataFrame:
-        """Contexts x KV cache types on all GPUs of the leading machine."""
-        kinds = controls.line_kv_dtypes(state)
+    def line(self, state: State, kv_dtype: str) -> pd.DataFrame:
+        """All contexts with one KV cache type on all GPUs of the leading machine: how many requests fit at each."""
+        still = replace(state, context=1, parallel=1, machines=(state.lead,), kv=kv_dtype)
         lead = self.lead(state)
         count = lead[0].count if lead and state.gpus == "auto" and lead[0].gpu else None
-        axes = {"contexts": controls.contexts(self.model(state.model).context), "kv_dtypes": kinds, "parallel": 1}
+        contexts = controls.contexts(self.model(state.model).context)
 
         def ask() -> pd.DataFrame:
-            found = self.fit(state, lead, **axes, **({"gpus": count} if count else {}))
+            found = self.fit(still, lead, contexts=contexts, **({"gpus": count} if count else {}))
             split = count is None or not (found["limited_by"] == "engine").all()
-            return found if split else self.fit(state, lead, **axes)  # such a number of GPUs cannot share this model
+            return found if split else self.fit(still, lead, contexts=contexts)  # so many GPUs cannot share this model
 
-        return self._keep(("lines", replace(_still(state), kv=""), tuple(kinds)), ask)
+        return self._keep(("line", still), ask)
 
     def matrix(self, state: State, quant: str) -> pd.DataFrame:
         """One row of the matrix: a quantization on the chosen machines."""
@@ -122,7 +117,7 @@ class Asker:
 
     def suggested(self, state: State, row: pd.Series[Any]) -> pd.DataFrame:
         """What would make it fit, or what more there is room for."""
-        return self._keep(("suggest", state), lambda: answers.suggest(row))
+        return self._keep(("suggest", state), lambda: remedies.suggest(row))
 
     def card_bytes(self, state: State) -> dict[str, int]:
         """What there is of each machine's cards: as engines see it, or nominal where a published rule set counts [bytes]."""
@@ -148,11 +143,6 @@ class Asker:
             self._kept[key] = make()
         kept: T = self._kept[key]
         return kept
-
-
-def _still(state: State) -> State:
-    """The question without what the charts over contexts and requests sweep themselves."""
-    return replace(state, context=1, parallel=1, machines=(state.lead,))
 
 
 def engine(state: State) -> Any:

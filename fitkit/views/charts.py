@@ -106,7 +106,7 @@ def heat() -> AnyChart:
         tooltip=[
             alt.Tooltip("context:Q", title="Tokens", format=","),
             alt.Tooltip("parallel:Q", title="Requests", format=","),
-            alt.Tooltip("need:N", title="Needs a card"),
+            alt.Tooltip("room:N", title="At this context"),
             alt.Tooltip("said:N", title="Verdict"),
         ],
     )

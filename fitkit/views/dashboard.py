@@ -196,7 +196,7 @@ class Dashboard(anywidget.AnyWidget):
         """
         if not state.machines:
             return
-        for part in (self._chips, self._heat, self._lines, self._matrix, self._others):
+        for part in (self._chips, self._limits, self._matrix, self._others):
             try:
                 for slots, rows_of, said in part(state):
                     with self.hold_sync():
@@ -214,18 +214,17 @@ class Dashboard(anywidget.AnyWidget):
         known = {"known": html.explained(self.asker.explained(lead))} if frame["total_bytes"].notna().any() else {}
         yield {"chips": html.chips(chips(state, self.asker.suggested(state, lead))), **known}, {}, {}
 
-    def _heat(self, state: State) -> Iterator[Part]:
-        cells: rows.Rows = []
-        for context in controls.contexts(self.asker.model(state.model).context):
-            cells += rows.heat(html.records(self.asker.heat(state, context)))
-            yield {}, {}, {}
-        yield {"heatnote": html.heat_legend(state.lead)}, {"heat": cells}, {"heat": rows.say_heat(cells, state.lead)}
-
-    def _lines(self, state: State) -> Iterator[Part]:
+    def _limits(self, state: State) -> Iterator[Part]:
         kinds = controls.line_kv_dtypes(state)
-        points = rows.lines(html.records(self.asker.lines(state)), kinds)
-        said = {"lines": rows.say_lines(points, state.lead)}
-        yield {"linesnote": html.line_legend(kinds, state)}, {"lines": points}, said
+        found: list[html.Row] = []
+        for name in kinds:
+            found += html.records(self.asker.line(state, name))
+            yield {}, {}, {}
+        cells = rows.heat([row for row in found if row["kv_dtype"] == state.kv], controls.requests())
+        points = rows.lines(found, kinds)
+        notes = {"heatnote": html.heat_legend(state.lead), "linesnote": html.line_legend(kinds, state, bool(points))}
+        said = {"heat": rows.say_heat(cells, state.lead), "lines": rows.say_lines(points, state.lead)}
+        yield notes, {"heat": cells, "lines": points}, said
 
     def _matrix(self, state: State) -> Iterator[Part]:
         found: list[html.Row] = []

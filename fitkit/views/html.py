@@ -136,13 +136,16 @@ def heat_legend(lead: str) -> str:
     """What the colours and marks of the heat map mean, and for which machine."""
     keys = "".join(
         f'<span class="fk-key" style="--c:{VERDICTS[name]};--o:{STRENGTH[name]}">{MARKS[name][1]} {MARKS[name][2]}</span>'
-        for name in ("fits", "close", "no")
+        for name in ("fits", "no")
     )
     return f"<span>on {e(lead.replace('x ', '× ', 1))}</span>{keys}"
 
 
-def line_legend(kinds: Sequence[str], state: State) -> str:
+def line_legend(kinds: Sequence[str], state: State, any_fits: bool) -> str:
     """The lines by KV cache type, and for which machine."""
+    if not any_fits:
+        where = e(state.lead.replace("x ", "× ", 1))
+        return f'<span class="fk-none">Not one request fits on {where}, at any context and with any of these caches.</span>'
     keys = "".join(
         f'<span class="fk-key fk-stroke" style="--c:{colour}">{e(name)}</span>'
         for name, colour in zip(kinds, KV_COLOURS, strict=False)
@@ -203,12 +206,12 @@ def command(lines: str) -> str:
 
 _TABLE = (
     ("machine", "Machine", "", str),
-    ("fit_gpus", "GPUs", "n", lambda n: f"{int(n)}"),
+    ("fit_gpus", "GPUs", "n fk-less", lambda n: f"{int(n)}"),
     ("weights_bytes", "Weights", "n fk-less", show_gib),
     ("kv_bytes", "KV cache", "n fk-less", show_gib),
     ("overhead_bytes", "Overhead", "n fk-less", show_gib),
     ("need_per_gpu_bytes", "Need a card", "n", show_gib),
-    ("usable_per_gpu_bytes", "Usable a card", "n", show_gib),
+    ("usable_per_gpu_bytes", "Usable a card", "n fk-less", show_gib),
     ("max_parallel", "Requests", "n", lambda n: f"{int(n):,}"),
     ("max_context", "Longest context", "n fk-less", lambda n: f"{int(n):,}"),
 )

@@ -67,17 +67,18 @@ def spread(low: Any, high: Any) -> str:
     return f"{low / GIB:,.2f}–{high / GIB:,.2f} GiB"
 
 
-def heat(found: Sequence[Row]) -> Rows:
-    """A cell a combination of context and requests."""
+def heat(found: Sequence[Row], requests: Sequence[int]) -> Rows:
+    """A cell a combination of context and requests, from the most requests that fit at each context."""
     out: Rows = []
     for row in found:
-        verdict = verdict_of(row)
-        need = row["need_per_gpu_bytes"]
-        out.append({
-            "context": int(row["context"]), "parallel": int(row["parallel"]), "verdict": verdict,
-            "strength": STRENGTH[verdict], "mark": "" if verdict == "fits" else MARKS[verdict][1],
-            "need": show_gib(need) if known(need) else "–", "said": MARKS[verdict][2],
-        })  # fmt: skip
+        most = int(row["max_parallel"]) if known(row["max_parallel"]) else 0
+        room = f"room for {most:,}" if most else "not one request fits"
+        for parallel in requests:
+            verdict = "fits" if parallel <= most else "no"
+            out.append({
+                "context": int(row["context"]), "parallel": parallel, "verdict": verdict, "strength": STRENGTH[verdict],
+                "mark": "" if verdict == "fits" else MARKS[verdict][1], "room": room, "said": MARKS[verdict][2],
+            })  # fmt: skip
     return out
 
 

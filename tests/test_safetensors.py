@@ -98,7 +98,7 @@ def llama_tensors(layers: int = 2) -> dict[str, tuple[str, list[int]]]:
     return out
 
 
-def test_gpt_oss_120b_headers_give_the_published_bytes() -> None:
+def gpt_oss_tensors() -> dict[str, tuple[str, list[int]]]:
     """The checkpoint's own shapes: packed experts as blocks (90 x 16 bytes of 4-bit pairs) with 8-bit scales."""
     tensors: dict[str, tuple[str, list[int]]] = {
         "model.embed_tokens.weight": ("BF16", [201088, 2880]),
@@ -127,7 +127,11 @@ def test_gpt_oss_120b_headers_give_the_published_bytes() -> None:
         for name, rows in (("gate_up", 5760), ("down", 2880)):
             tensors[f"model.layers.{layer}.mlp.experts.{name}_proj_blocks"] = ("U8", [128, rows, 90, 16])
             tensors[f"model.layers.{layer}.mlp.experts.{name}_proj_scales"] = ("U8", [128, rows, 90])
-    raw, size = header_of(tensors)
+    return tensors
+
+
+def test_gpt_oss_120b_headers_give_the_published_bytes() -> None:
+    raw, size = header_of(gpt_oss_tensors())
     header = read_header(lambda at, n: raw[at : at + n], len(raw) + size, "gpt-oss")
     assert header.data_bytes == 65_248_815_744
     model = with_headers(fk.load(GPT_OSS_120B), {"model.safetensors": header})

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fitkit.errors import BadInput, short
+from fitkit.errors import BadInput, printable, short
 from fitkit.facts.formats import format_named
 from fitkit.model import Model
 from fitkit.packing import packed_bytes
 from fitkit.sources import read_json
 from fitkit.sources.config import model_from_config
 from fitkit.sources.json_text import strict_json
+from fitkit.sources.places import own
 from fitkit.sources.safetensors import Header, Stored, joined, read_file
 from fitkit.units import show_gb
 
@@ -32,19 +33,22 @@ def model_from_path(path: Path) -> Model:
     Raises BadInput where files are missing, broken, or belong to another model than the config.
     """
     if path.suffix == ".json":
-        return model_from_config(config_of(path), name=path.resolve().parent.name, source=str(path), place=path.name)
+        return model_from_config(
+            config_of(path), name=printable(path.resolve().parent.name), source=str(path), place=path.name
+        )
     folder = path if path.is_dir() else path.parent
     config = folder / "config.json"
     if not config.is_file():
         raise BadInput(f"{short(str(path))}: there is no config.json {'in it' if path.is_dir() else 'beside it'}.")
-    model = model_from_config(config_of(config), name=folder.resolve().name, source=str(path))
+    model = model_from_config(config_of(own(config, folder)), name=printable(folder.resolve().name), source=str(path))
     if path.is_dir() or _SHARD.search(path.name):
         files, total = weights_in(folder)
     else:
         files, total = [path], 0
     if not files:
         return model.with_(file_bytes=total)
-    return with_headers(model, {file.name: read_file(file) for file in files})
+    owned = files if files == [path] else [own(file, folder) for file in files]
+    return with_headers(model, {file.name: read_file(file) for file in owned})
 
 
 def config_of(path: Path) -> dict[str, Any]:
@@ -54,7 +58,7 @@ def config_of(path: Path) -> dict[str, Any]:
         raise BadInput(f"{path.name} holds {type(mapping).__name__}, a mapping was expected.")
     beside = path.with_name("hf_quant_config.json")
     if "hf_quant_config" not in mapping and beside.is_file():
-        mapping["hf_quant_config"] = read_json(beside)
+        mapping["hf_quant_config"] = read_json(own(beside, path.parent))
     return mapping
 
 
@@ -67,14 +71,14 @@ def weights_in(folder: Path) -> tuple[list[Path], int]:
         return usual or found, 0
     if index.stat().st_size > _MOST_INDEX_BYTES:
         raise BadInput(f"{index.name} has {index.stat().st_size:,} bytes, more than any model's index.")
-    names, total = index_of(strict_json(index.read_bytes(), index.name), index.name)
+    names, total = index_of(strict_json(own(index, folder).read_bytes(), index.name), index.name)
     files = [folder / name for name in names]
     missing = [file.name for file in files if not file.is_file()]
     if len(missing) == len(files):
         return [], total
     if missing:
         raise BadInput(
-            f"{folder.name}: {len(missing)} of {len(files)} files that the index lists are missing, {missing[0]} first."
+            f"{printable(folder.name)}: {len(missing)} of {len(files)} files that the index lists are missing, {printable(missing[0])} first."
         )
     return files, total
 

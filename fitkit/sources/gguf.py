@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fitkit.errors import BadInput, UnsupportedModel, short
+from fitkit.errors import BadInput, UnsupportedModel, printable, short
 from fitkit.gguf_layers import Hparams, caches_of, widths_of
 from fitkit.model import Layer, Model, Tensor
 from fitkit.sources.gguf_header import Bytes, FileBytes, Header, TensorInfo, read_header
+from fitkit.sources.places import own
 
 _SPLIT = re.compile(r"^(?P<stem>.*)-(?P<part>\d{5})-of-(?P<count>\d{5})\.gguf$", re.DOTALL)
 _BLOCK = re.compile(r"^(?P<before>(?:[\w.]*?\.)?)blk\.(?P<block>\d+)\.(?P<rest>.+)$", re.DOTALL)
@@ -32,8 +33,10 @@ def model_from_gguf(path: Path) -> Model:
     for name in names:
         part = path.with_name(name)
         if not part.is_file():
-            raise BadInput(f"{path.name} is one of {len(names)} parts, and {name} is not beside it.")
-        with FileBytes(part) as source:
+            raise BadInput(
+                f"{printable(path.name)} is one of {len(names)} parts, and {printable(name)} is not beside it."
+            )
+        with FileBytes(part if name == path.name else own(part, path.parent)) as source:
             headers.append(read_header(source))
     return model_from_headers(headers, source=str(path))
 
@@ -80,7 +83,7 @@ def model_from_headers(headers: Sequence[Header], *, source: str = "", revision:
     params, active = _counted(tensors, layers)
     table = next((tensor.shape for tensor in tensors if tensor.role == "token_embd"), (0, 0))
     return Model(
-        name=str(first.metadata.get("general.name") or Path(first.place).stem),
+        name=_name(first),
         family=arch,
         basis="estimate",
         layers=layers,
@@ -123,7 +126,7 @@ def _projector(headers: Sequence[Header], source: str, revision: str) -> Model:
     )
     params = sum(tensor.elements * tensor.copies for tensor in tensors)
     return Model(
-        name=str(first.metadata.get("general.name") or Path(first.place).stem), family="clip", basis="estimate", layers=(), tensors=tensors,
+        name=_name(first), family="clip", basis="estimate", layers=(), tensors=tensors,
         hidden_size=0, vocab_size=0, context=0, params=params, active_params=params, gguf_architecture="clip",
         quant=_file_type(first, tensors), file_bytes=sum(header.file_bytes for header in headers),
         header_bytes=sum(header.data_offset for header in headers), projector_bytes=sum(info.size_bytes for info in infos),
@@ -154,6 +157,12 @@ def _joined(headers: Sequence[Header]) -> list[TensorInfo]:
     if said != len(infos):
         raise BadInput(f"{place} says its parts hold {short(said)} tensors, and they hold {len(infos)}.")
     return list(infos.values())
+
+
+def _name(header: Header) -> str:
+    """What the file calls its model, else the file's own name, fit for a line."""
+    said = header.metadata.get("general.name")
+    return printable(said if isinstance(said, str) and said.strip() else Path(header.place).stem)
 
 
 def _text(header: Header, key: str) -> str:

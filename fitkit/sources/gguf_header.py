@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn, Protocol
 
-from fitkit.errors import BadInput, short
+from fitkit.errors import BadInput, printable, short
 
 PIECE_BYTES = 2**20
 MOST_ENTRIES = MOST_TENSORS = 2**14
@@ -43,7 +43,7 @@ class FileBytes:
     """A local file as Bytes."""
 
     def __init__(self, path: Path) -> None:
-        self.place = path.name
+        self.place = printable(path.name)
         self.size = path.stat().st_size
         self._file: BinaryIO = path.open("rb")
 
@@ -174,7 +174,7 @@ class _Reader:
             end = data_offset + info.offset + info.size_bytes
             if end > self.source.size:
                 self.bad(
-                    f"tensor {info.name} ends at byte {end:,}, and the file at {self.source.size:,}; it is cut short"
+                    f"tensor {short(info.name)} ends at byte {end:,}, and the file at {self.source.size:,}; it is cut short"
                 )
         return Header(
             place=self.place, version=version, metadata=metadata, tensors=infos, data_offset=data_offset,

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fitkit.errors import BadInput, short
+from fitkit.errors import BadInput, printable, short
 from fitkit.sources.json_text import strict_json
 
 ReadRange: TypeAlias = Callable[[int, int], bytes]  # (offset, length) → exactly that many bytes, fewer at the end
@@ -122,7 +122,7 @@ def read_file(path: Path) -> Header:
             file.seek(offset)
             return file.read(length)
 
-        return read_header(read, size, path.name)
+        return read_header(read, size, printable(path.name))
 
 
 def joined(headers: Mapping[str, Header]) -> dict[str, Stored]:

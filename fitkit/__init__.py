@@ -20,9 +20,9 @@ _HOME = {
     "load": "sources",
     "demand": "tables", "fit": "tables",
     "badges": "answers", "best_quant": "answers", "explain": "answers", "max_context": "answers", "max_parallel": "answers", "min_gpus": "answers",
-    "min_utilization": "answers", "suggest": "answers",
+    "min_utilization": "answers", "suggest": "remedies",
     "Plan": "plans", "plan": "plans",
-    "Launch": "commands", "command": "commands", "read_command": "commands",
+    "Launch": "launch", "command": "commands", "read_command": "launch",
     "gpus": "catalog", "kv_dtypes": "catalog", "machines": "catalog", "models": "catalog", "quants": "catalog",
     "LlamaCpp": "predict", "VLLM": "predict",
     "dashboard": "views.dashboard",
@@ -40,15 +40,16 @@ if TYPE_CHECKING:
         max_parallel,
         min_gpus,
         min_utilization,
-        suggest,
     )
     from fitkit.catalog import gpus, kv_dtypes, machines, models, quants
-    from fitkit.commands import Launch, command, read_command
+    from fitkit.commands import command
     from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel
     from fitkit.hardware import Gpu, Machine, machine
+    from fitkit.launch import Launch, read_command
     from fitkit.model import Cache, Layer, Model, Tensor
     from fitkit.plans import Plan, plan
     from fitkit.predict import VLLM, LlamaCpp
+    from fitkit.remedies import suggest
     from fitkit.rules.published.budget import Budget
     from fitkit.rules.published.library import Library
     from fitkit.rules.published.shard import Shard

@@ -23,7 +23,7 @@ _HOME = {
     "min_utilization": "answers", "suggest": "remedies",
     "Plan": "plans", "plan": "plans",
     "Launch": "launch", "command": "commands", "read_command": "launch",
-    "gpus": "catalog", "kv_dtypes": "catalog", "machines": "catalog", "models": "catalog", "quants": "catalog",
+    "files": "catalog", "gpus": "catalog", "kv_dtypes": "catalog", "machines": "catalog", "models": "catalog", "quants": "catalog",
     "LlamaCpp": "predict", "VLLM": "predict",
     "dashboard": "views.dashboard",
     "Budget": "rules.published.budget", "Library": "rules.published.library", "Shard": "rules.published.shard",
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         min_gpus,
         min_utilization,
     )
-    from fitkit.catalog import gpus, kv_dtypes, machines, models, quants
+    from fitkit.catalog import files, gpus, kv_dtypes, machines, models, quants
     from fitkit.commands import command
     from fitkit.errors import BadInput, FetchError, FitError, UnknownName, UnsupportedModel
     from fitkit.hardware import Gpu, Machine, machine

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from fitkit import facts
+from fitkit.errors import BadInput, short
 
 _WHOLE = (
     "params", "active_params", "layers", "context", "vocab", "downloads", "count", "devices", "driver_mib", "published_params",
@@ -43,6 +44,26 @@ def quants() -> pd.DataFrame:
 def kv_dtypes() -> pd.DataFrame:
     """KV-cache types and what an element of each takes."""
     return _table("kv_dtypes")
+
+
+def files(source: str, *, online: bool | None = None, timeout: float = 10.0) -> pd.DataFrame:
+    """The GGUF files of a hub repository (`"org/repo"`, `"org/repo@revision"`): models by quantization, the largest first, then what goes beside them.
+
+    `bytes` are all parts' [bytes], `file` the first part; `fk.load("org/repo:QUANT")` reads one's header. Nothing but the list travels.
+    Raises FetchError where the hub refuses or is out of reach, BadInput for another text or a split file with a missing part.
+    """
+    from fitkit.sources.remote import named, repo_variants
+    from fitkit.sources.wire import Wire
+
+    wanted = named(source) if isinstance(source, str) else None
+    if wanted is None:
+        raise BadInput(f"A hub repository such as 'org/repo' was expected, not {short(source)}.")
+    revision, found = repo_variants(wanted, Wire(timeout=timeout), online)
+    rows = [(wanted.repo, revision, one.kind, one.quant, len(one.files), one.bytes, one.path) for one in found]
+    table = pd.DataFrame(rows, columns=["repo", "revision", "kind", "quant", "parts", "bytes", "file"])
+    return table.astype(
+        {"parts": "int64", "bytes": "Int64", **dict.fromkeys(("repo", "revision", "kind", "quant", "file"), "str")}
+    )
 
 
 def _table(name: str, hide: Sequence[str] = ()) -> pd.DataFrame:

@@ -148,9 +148,7 @@ def offline() -> bool:
 
 def file_url(repo: str, revision: str, name: str) -> str:
     """Where the hub has a file of a repository."""
-    from huggingface_hub import hf_hub_url
-
-    return str(hf_hub_url(repo, name, revision=revision, endpoint=endpoint()))
+    return f"{endpoint()}/{repo}/resolve/{quote(revision, safe='')}/{quote(name)}"
 
 
 def repo_url(repo: str, revision: str = "", rest: str = "") -> str:

@@ -168,8 +168,8 @@ def matrix(found: Sequence[Row], state: State) -> str:
         body.append(f'<tr{here}><th scope="row">{e(quant)}</th><td class="fk-n fk-less">{e(size)}</td>{tds}</tr>')
     caption = f"{state.model} at {state.context:,} tokens × {requests(state.parallel)}; click a cell to take it over"
     return (
-        f'<table class="fk-matrix"><caption>{e(caption)}</caption><thead><tr><th scope="col">Quantization</th>'
-        f'<th scope="col" class="fk-n fk-less">Weights</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table>'
+        f'<div class="fk-wide" tabindex="0" role="region" aria-label="Quantization by machine"><table class="fk-matrix" style="--n:{len(machines)}"><caption>{e(caption)}</caption><thead><tr><th scope="col">Quantization</th>'
+        f'<th scope="col" class="fk-n fk-less">Weights</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
     )
 
 
@@ -190,12 +190,12 @@ def _cell(row: Mapping[str, Any], state: State) -> str:
     else:
         text = f"{int(row['fit_gpus'])}×" if known(row["fit_gpus"]) and int(row["fit_gpus"]) else "CPU"
         many = f"{int(row['max_parallel']):,} at once" if known(row["max_parallel"]) else ""
-        side = " · ".join(part for part in (need, many) if part)
+        side = f'{need}<span class="fk-less"> · {many}</span>' if many else need
     at = " fk-at" if row["quant"] == state.quant and row["machine"] == state.lead else ""
     label = f"{row['quant']} on {row['machine']}: {word}; {row['reason']}"
     return (
         f'<button type="button" class="fk-cell fk-{css}{at}" {setter(quant=row["quant"], lead=row["machine"])} title="{e(row["reason"])}" '
-        f'aria-label="{e(label)}"><span>{mark} {e(text)}</span><small>{e(side)}</small></button>'
+        f'aria-label="{e(label)}"><span>{mark} {e(text)}</span><small>{side}</small></button>'
     )
 
 
@@ -231,7 +231,7 @@ def table(found: Sequence[Row], state: State) -> str:
         body.append(
             f"<tr{here}>{''.join(cells)}<td>{mark} {e(row['badge'] if known(row['badge']) else word)}</td></tr>"
         )
-    return f"<table><thead><tr>{head}<th scope='col'>Verdict</th></tr></thead><tbody>{''.join(body)}</tbody></table>"
+    return f'<div class="fk-wide"><table><thead><tr>{head}<th scope="col">Verdict</th></tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 
 def _css(css: str) -> str:

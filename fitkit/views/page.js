@@ -132,9 +132,12 @@ function render({ model, el }) {
   showSlots();
   spoken();
   // `width: "container"` listens to window resizes only; a cell or column may get its size later.
+  let shared = own && model.get("query") + location.search.replace(/[?&]?(theme|template)=[^&]*/g, "") !== "";
   const size = new ResizeObserver(() => {
     const narrow = root.clientWidth < 900;
     if (!narrow) panel.open = true;
+    else if (shared) panel.open = false; // who opens a shared plan on a phone came for the answer
+    shared = false;
     root.classList.toggle("fk-narrow", narrow);
     window.dispatchEvent(new Event("resize"));
   });

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from fitkit.asked import RowQuestion, question, whole
-from fitkit.axes import MOST_GPUS, many, models_of, own_quant
 from fitkit.errors import BadInput
 from fitkit.layouts import COUNTS
+from fitkit.resolve import MOST_GPUS, many, models_of, own_quant
 from fitkit.rules import Term
 from fitkit.tables import fit
 

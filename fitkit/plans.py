@@ -7,30 +7,20 @@ import os
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from importlib import import_module
 from math import ceil
 from pathlib import Path
 from typing import Any
 
 from fitkit.answers import explain
 from fitkit.asked import RowQuestion, question, whole
-from fitkit.axes import models_of
 from fitkit.commands import command
-from fitkit.errors import BadInput, FitError, short
-from fitkit.hardware import Gpu, Machine
-from fitkit.model import Model
+from fitkit.errors import BadInput, short
+from fitkit.plan_json import checked, machine_again, model_again, plain, recorded, settings_again
 from fitkit.tables import fit
 from fitkit.units import MB
 
 FORMAT = 1
 _MOST_BYTES = 2**20
-_SETTINGS = {
-    "Library": "fitkit.rules.published.library",
-    "Budget": "fitkit.rules.published.budget",
-    "Shard": "fitkit.rules.published.shard",
-    "LlamaCpp": "fitkit",
-    "VLLM": "fitkit",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +98,7 @@ class Plan:
         """As JSON text."""
         values = {one.name: getattr(self, one.name) for one in fields(self) if not one.name.startswith("_")}
         values["terms"] = [dict(term) for term in self.terms]
-        return json.dumps({"fitkit_plan": FORMAT, **values}, indent=2, ensure_ascii=False, default=_plain) + "\n"
+        return json.dumps({"fitkit_plan": FORMAT, **values}, indent=2, ensure_ascii=False, default=plain) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Plan:
@@ -121,7 +111,7 @@ class Plan:
             raise BadInput(f"This is no JSON: {error}.") from None
         if not isinstance(values, dict) or values.get("fitkit_plan") != FORMAT:
             raise BadInput(f"This is no plan of fitkit (fitkit_plan {FORMAT} was expected).")
-        return cls(**_checked(cls, values))
+        return cls(**checked(cls, values))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file, whole or not at all."""
@@ -153,15 +143,15 @@ class Plan:
     def _question(self) -> RowQuestion:
         """What was planned, from the plan's own record."""
         return RowQuestion(
-            model=_model(self.model, self.source),
-            machine=_machine(self.machine_facts),
+            model=model_again(self.model, self.source),
+            machine=machine_again(self.machine_facts),
             quant=self.quant,
             kv_dtype=self.kv_dtype,
             context=self.context,
             parallel=self.parallel,
             gpus=self.gpus,
-            engine=_settings(self.settings.get("engine"), self.engine),
-            rules=_settings(self.settings.get("rules"), self.rules),
+            engine=settings_again(self.settings.get("engine"), self.engine),
+            rules=settings_again(self.settings.get("rules"), self.rules),
             profile=None,
             row={},
         )
@@ -235,7 +225,7 @@ def _plan(row: Any, *, waits: bool, reason: str) -> Plan:
         max_parallel=whole(row["max_parallel"]) or 0,
         source=asked.model.source,
         machine_facts=asdict(asked.machine) if asked.machine else {},
-        settings={"engine": _recorded(asked.engine), "rules": _recorded(asked.rules)},
+        settings={"engine": recorded(asked.engine), "rules": recorded(asked.rules)},
         _asked=asked,
     )
 
@@ -256,86 +246,3 @@ def _terms(row: Any) -> tuple[Mapping[str, Any], ...]:
         {str(key): value if isinstance(value, str) else int(value) for key, value in one.items()}
         for one in table[names].to_dict("records")
     )
-
-
-# ---- to JSON and back -----------------------------------------------------------------------------------------------
-
-
-def _recorded(settings: Any) -> Mapping[str, Any]:
-    """A settings object as its class and what was set, {} for a plain name."""
-    if isinstance(settings, str):
-        return {}
-    kind = next(name for name in (base.__name__ for base in type(settings).__mro__) if name in _SETTINGS)
-    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
-    kept = {
-        name: list(value) if isinstance(value, tuple) else value for name, value in values.items() if _simple(value)
-    }
-    return {"kind": kind, **kept}
-
-
-def _simple(value: Any) -> bool:
-    if isinstance(value, tuple | list):
-        return all(map(_simple, value))
-    if isinstance(value, Mapping):
-        return all(map(_simple, value.values()))
-    return value is None or isinstance(value, str | int | float | bool)
-
-
-def _settings(record: Any, name: str) -> Any:
-    if not record:
-        return name
-    values = {key: tuple(value) if isinstance(value, list) else value for key, value in record.items() if key != "kind"}
-    kind = record.get("kind")
-    if kind not in _SETTINGS:
-        raise BadInput(f"The plan's settings are of an unknown kind {short(kind)}.")
-    try:
-        return getattr(import_module(_SETTINGS[kind]), kind)(**values)
-    except TypeError as error:
-        raise BadInput(f"The plan's settings of {kind} are not understood: {error}.") from None
-
-
-def _machine(record: Mapping[str, Any]) -> Machine:
-    values = dict(record)
-    try:
-        gpu = values.pop("gpu", None)
-        return Machine(gpu=Gpu(**gpu) if gpu else None, **values)
-    except TypeError as error:
-        raise BadInput(f"The plan's machine is not understood: {error}.") from None
-
-
-def _model(name: str, source: str) -> Model:
-    """The model again, by its name in the catalog or by where it came from."""
-    try:
-        return models_of(name)[0]
-    except FitError:
-        if not source or source == "config.json":
-            raise
-        return models_of(source)[0]
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return dict(value)
-    if hasattr(value, "item"):
-        return value.item()
-    raise TypeError(f"{type(value).__name__} is no JSON value")
-
-
-def _checked(kind: type[Plan], values: dict[str, Any]) -> dict[str, Any]:
-    """The fields of a plan with the right kinds of values; BadInput names the first that is not."""
-    known = {one.name: one for one in fields(kind) if not one.name.startswith("_")}
-    given = {name: value for name, value in values.items() if name != "fitkit_plan"}
-    unknown = sorted(set(given) - set(known))
-    if unknown:
-        raise BadInput(f"The plan has an unknown entry {short(unknown[0])}.")
-    expected = {"str": str, "int": int, "bool": bool, "float": (int, float)}
-    for name, one in known.items():
-        if name not in given:
-            raise BadInput(f"The plan has no {name}.")
-        wanted: Any = expected.get(str(one.type), (dict, list))
-        if not isinstance(given[name], wanted) or (wanted is int and isinstance(given[name], bool)):
-            raise BadInput(f"The plan's {name} is {short(given[name])}, which it cannot be.")
-    if not all(isinstance(term, dict) for term in given["terms"]):
-        raise BadInput("The plan's terms are not understood.")
-    given["terms"] = tuple(given["terms"])
-    return given

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitkit.axes import MOST_PARALLEL, Ask, Layout
+from fitkit.axes import Ask, Layout
 from fitkit.frames import NA
 from fitkit.hardware import Machine
+from fitkit.resolve import MOST_PARALLEL
 from fitkit.rules import IntArray, Job
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
 from fitkit.search import largest

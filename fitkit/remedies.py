@@ -13,9 +13,9 @@ import pandas as pd
 from fitkit import facts
 from fitkit.answers import QUANT_ORDER, quants_offered, with_utilization
 from fitkit.asked import RowQuestion, question, whole
-from fitkit.axes import DEFAULT_CONTEXT
 from fitkit.errors import BadInput, FitError
 from fitkit.hardware import machine
+from fitkit.resolve import DEFAULT_CONTEXT
 from fitkit.tables import fit
 from fitkit.units import show_gib
 

@@ -9,25 +9,25 @@ import numpy as np
 import pandas as pd
 
 from fitkit.asked import mark
-from fitkit.axes import (
+from fitkit.axes import Ask
+from fitkit.combine import asks
+from fitkit.errors import BadInput
+from fitkit.frames import DEMAND_COLUMNS, FIT_COLUMNS, NA, Block, frame
+from fitkit.resolve import (
     DEFAULT_CONTEXT,
     MOST_CONTEXT,
     MOST_GPUS,
     MOST_PARALLEL,
-    Ask,
-    asks,
     contexts_for,
     machines_of,
     models_of,
     too_long,
     wholes,
 )
-from fitkit.errors import BadInput
-from fitkit.frames import DEMAND_COLUMNS, FIT_COLUMNS, NA, Block, frame
 from fitkit.rules import IntArray
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
 from fitkit.terms import term_columns
-from fitkit.verdict import judge
+from fitkit.together import judge
 from fitkit.words import NO_MACHINES
 
 MOST_ROWS = 20_000_000

@@ -11,19 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from fitkit import reach, words
-from fitkit.axes import Ask, Layout, too_long
+from fitkit import reach
+from fitkit.axes import Ask, Layout
+from fitkit.disk import download_bytes, free_disk_bytes
 from fitkit.errors import FitError
-from fitkit.frames import NA, Block
+from fitkit.frames import NA
 from fitkit.hardware import Gpu, Machine
 from fitkit.layouts import layouts, more
+from fitkit.resolve import too_long
 from fitkit.rules import Allocation, IntArray, Job
-from fitkit.rules.sizes import checkpoint_bytes, gguf_bytes
 from fitkit.terms import by_name, term_columns
-from fitkit.units import GB, show_gib
-
-# The order in which terms fill a card: the first that no longer fits is what limits.
-_FIRST, _LAST = ("weights", "projector", "runtime", "compute", "output"), ("split", "state", "kv_cache")
+from fitkit.units import show_gib
 
 
 @dataclass(slots=True)
@@ -100,50 +98,14 @@ class Tried:
         return good
 
 
-def judge(
-    ask: Ask, machines: Sequence[Machine], context: IntArray, parallel: IntArray, gpus: int | None
-) -> tuple[list[Block], str]:
-    """One block of `fit`'s columns a machine, and why nothing can run at all (else empty)."""
-    blocks: list[Block] = [{}] * len(machines)
-    impossible: list[str] = []
-    for places in _alike(ask, machines):
-        verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
-        try:
-            _decide(verdict)
-        except FitError as error:  # a model the rules do not know: a refusal, told once a row
-            verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
-            verdict.refused = [str(error)] * len(verdict.context)
-            verdict.impossible = str(error)
-        impossible.append(verdict.impossible)
-        whole = _columns(verdict)
-        for number, place in enumerate(places):
-            part = slice(number * len(context), (number + 1) * len(context))
-            blocks[place] = {name: values[part] if _per_row(values) else values for name, values in whole.items()}
-    return blocks, impossible[0] if all(impossible) else ""
-
-
 def holds_at(ask: Ask, machine: Machine, context: int, parallel: int, gpus: int | None) -> bool:
     """Whether one combination fits (`parallel` 0: fitted), without how far it goes and without words."""
     verdict = Verdict(ask, [machine], np.array([context]), np.array([parallel]), gpus)
     try:
-        _decide(verdict, quick=True)
+        decide(verdict, quick=True)
     except FitError:
         return False
     return bool(verdict.fits[0]) and not verdict.refused[0]
-
-
-def _per_row(values: Any) -> bool:
-    return isinstance(values, list | np.ndarray)
-
-
-def _alike(ask: Ask, machines: Sequence[Machine]) -> list[list[int]]:
-    """Places of machines between which the rules see no difference but in size and number."""
-    kinds: dict[Any, list[int]] = {}
-    depends = getattr(ask.counted, "depends_on", lambda gpu: gpu)
-    for place, one in enumerate(machines):
-        key = (one.count > 0 and one.gpu is not None, depends(one.gpu) if one.gpu and one.count else None)
-        kinds.setdefault(key, []).append(place)
-    return list(kinds.values())
 
 
 def gpu_of(verdict: Verdict, way: Layout) -> Gpu | None:
@@ -154,7 +116,7 @@ def gpu_of(verdict: Verdict, way: Layout) -> Gpu | None:
 # ---- deciding -------------------------------------------------------------------------------------------------------
 
 
-def _decide(verdict: Verdict, *, quick: bool = False) -> None:
+def decide(verdict: Verdict, *, quick: bool = False) -> None:
     tries = np.repeat(np.array([verdict.ask.tries], dtype=np.int64), len(verdict.asked_context), axis=0)
     given = verdict.asked_parallel > 0
     tries[given] = verdict.asked_parallel[given][:, None]
@@ -323,81 +285,3 @@ def _judge_disk(verdict: Verdict) -> None:
         free = free_disk_bytes(verdict.ask, one)
         if free is not None and (free < 0 or (size is not None and size > free)):
             verdict.fits[verdict.machine == place] = False
-
-
-def download_bytes(ask: Ask) -> int | None:
-    """Bytes of the files, None where the file type does not belong to the engine or the model has no such file."""
-    if ask.refusal or ask.rules == "budget":
-        return None
-    size_of = gguf_bytes if ask.engine == "llama.cpp" else checkpoint_bytes
-    try:
-        size: int = size_of(ask.model, ask.quant)[0]
-    except (KeyError, FitError):
-        return None
-    return size + (ask.model.projector_bytes if ask.engine == "llama.cpp" else 0)
-
-
-def free_disk_bytes(ask: Ask, machine: Machine) -> int | None:
-    """What a download may take there, -1 without a data location, None where nobody knows."""
-    if machine.disk_free_bytes is None or machine.name in getattr(ask.settings, "copies", ()):
-        return None
-    limit: float | None = getattr(ask.settings, "copies_limit_gb", None)
-    if limit is None or machine.disk_free_bytes < 0:
-        return machine.disk_free_bytes
-    return min(machine.disk_free_bytes, round(limit * GB))
-
-
-# ---- as columns -----------------------------------------------------------------------------------------------------
-
-
-def limited_by(verdict: Verdict) -> list[str]:
-    """The binding term of each row that does not fit; empty for a yes."""
-    out = np.full(len(verdict.context), "", dtype=object)
-    if "usable_per_gpu_bytes" in verdict.at:
-        usable = verdict.at["usable_per_gpu_bytes"]
-        filled = np.zeros_like(usable)
-        others = [name for name in verdict.per_gpu if name not in _FIRST and name not in _LAST]
-        for name in (*_FIRST, *others, *_LAST):
-            if name in verdict.per_gpu:
-                filled = filled + verdict.per_gpu[name]
-                out[(out == "") & (filled > usable)] = name
-        out[verdict.beyond] = "gpus"
-    for place, one in enumerate(verdict.machines):
-        if free_disk_bytes(verdict.ask, one) is not None:
-            out[(out == "") & ~verdict.fits & (verdict.machine == place)] = "disk"
-    out[(out == "") & ~verdict.fits] = "host_memory"
-    out[verdict.fits] = ""
-    out[np.array([bool(sentence) for sentence in verdict.refused])] = "engine"
-    return list(out)
-
-
-def _columns(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as columns of `fit`."""
-    ask, machines = verdict.ask, verdict.machines
-    limits = limited_by(verdict)
-    at = dict(verdict.at)
-    if "need_per_gpu_bytes" in at:
-        need, usable = at["need_per_gpu_bytes"], at["usable_per_gpu_bytes"]
-        at["free_per_gpu_bytes"] = np.where(need == NA, NA, usable - need)
-    return {
-        "model": ask.model.name,
-        "engine": ask.engine,
-        "rules": ask.rules,
-        "quant": ask.quant,
-        "kv_dtype": ask.kv_dtype,
-        "basis": ask.basis,
-        "context": verdict.context,
-        "parallel": np.where(verdict.parallel > 0, verdict.parallel, NA),
-        "gpus": NA if verdict.gpus is None else verdict.gpus,
-        "machine": [machines[place].name for place in verdict.machine.tolist()],
-        "gpu": [_gpu_name(machines[place]) for place in verdict.machine.tolist()],
-        "fits": verdict.fits,
-        "limited_by": limits,
-        "note": list(verdict.notes),
-        **words.tell(verdict, limits),
-        **at,
-    }
-
-
-def _gpu_name(machine: Machine) -> str:
-    return machine.gpu.name if machine.gpu else ""

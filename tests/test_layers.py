@@ -26,8 +26,37 @@ MAY: dict[str, set[str]] = {
     "rules": {"errors", "units", "model", "packing", "gguf_layers", "hardware"},
 }
 LOW = set(MAY)
-TABLES = {"axes", "layouts", "frames", "search", "terms", "reach", "verdict", "words", "tables", "asked", "catalog", "resolve", "together", "disk"}
-ANSWERS = {"answers", "plans", "commands", "launch", "remedies", "plan_json", "logs", "predict", "calibrate", "compare", "buffers"}
+TABLES = {
+    "axes",
+    "combine",
+    "layouts",
+    "frames",
+    "search",
+    "terms",
+    "reach",
+    "verdict",
+    "words",
+    "tables",
+    "asked",
+    "catalog",
+    "resolve",
+    "together",
+    "disk",
+    "columns",
+}
+ANSWERS = {
+    "answers",
+    "plans",
+    "commands",
+    "launch",
+    "remedies",
+    "plan_json",
+    "logs",
+    "predict",
+    "calibrate",
+    "compare",
+    "buffers",
+}
 SCRIPTS = ("_build.py", "make_models.py", "__main__.py")  # run by hand or at build, imported by nobody
 HEAVY = ("torch", "transformers", "altair", "ipywidgets", "anywidget", "huggingface_hub", "gguf")
 PUBLIC = (

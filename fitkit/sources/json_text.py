@@ -7,8 +7,9 @@ from typing import Any, NoReturn
 
 from fitkit.errors import BadInput, short
 
-# A value takes at most some 250 bytes once read, so a text of these limits stays below 256 MiB and a second.
-MOST_VALUES, MOST_DEPTH = 2**20, 64
+# A value takes at most some 250 bytes once read, so a text of these limits stays below 128 MiB and about a second. The largest
+# published index has some 300,000.
+MOST_VALUES, MOST_DEPTH = 2**19, 64
 
 
 def strict_json(raw: bytes, place: str, *, most_values: int = MOST_VALUES, numbers_only: bool = True) -> Any:

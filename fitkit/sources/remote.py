@@ -1,6 +1,6 @@
 """What lies in a hub repository or at an address → Model. Only configs, indexes and headers travel.
 
-Bounds besides the wire's: a repository of 50,000 files, 1,024 weight files with 524,288 tensors together; memory stays below 512 MiB.
+Bounds besides the wire's: a repository of 25,000 files, 1,024 weight files with 524,288 tensors together; memory stays below 512 MiB.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from fitkit.sources import hub
 from fitkit.sources.checkpoint import index_of, with_headers
 from fitkit.sources.config import model_from_config
 from fitkit.sources.gguf import model_from_bytes, part_names
-from fitkit.sources.json_text import strict_json
 from fitkit.sources.repos import Repo, open_repo
 from fitkit.sources.safetensors import MOST_HEADER_BYTES, Header, read_header
 from fitkit.sources.variants import Variant, choose, projector, quant_in, variants
@@ -181,15 +180,14 @@ def _checkpoint(repo: Repo) -> Model:
 
 
 def _json(repo: Repo, name: str) -> Any:
-    raw = repo.small(name, _MOST_CONFIG)
-    return strict_json(raw, f"{repo.id}/{name}", most_values=_MOST_CONFIG_VALUES, numbers_only=False)
+    return repo.json(name, _MOST_CONFIG, most_values=_MOST_CONFIG_VALUES, numbers_only=False)
 
 
 def _weights(repo: Repo) -> tuple[list[str], Mapping[str, int], int]:
     """The files that make up the model, how long each header is about, and the index's total (0: not said)."""
     if _INDEX in repo.files:
         place = f"{repo.id}/{_INDEX}"
-        index = strict_json(repo.small(_INDEX, _MOST_INDEX), place)
+        index = repo.json(_INDEX, _MOST_INDEX)
         names, total = index_of(index, place)
         guesses: dict[str, int] = dict.fromkeys(names, 256)
         for tensor, file in index["weight_map"].items():

@@ -17,7 +17,7 @@ from fitkit.sources.json_text import strict_json
 from fitkit.sources.places import own
 from fitkit.sources.wire import RemoteBytes, Wire
 
-_MOST_NAMES, _MOST_LISTING, _MOST_PAGES = 50_000, 24 * 2**20, 50
+_MOST_NAMES, _MOST_LISTING, _MOST_PAGES = 25_000, 8 * 2**20, 50
 _ALIKE = 0.7  # of the letters, where a name may be meant
 _COMMIT = re.compile(r"[\w-]{1,64}")
 
@@ -30,8 +30,8 @@ class Repo(Protocol):
     files: Mapping[str, int | None]
     partial: bool
 
-    def small(self, name: str, most: int) -> bytes:
-        """A whole file of at most `most` bytes."""
+    def json(self, name: str, most: int, **how: Any) -> Any:
+        """What a JSON file of at most `most` bytes says; `how` as strict_json takes it."""
 
     def open(self, name: str, first: int, grow: int = 2**22) -> Bytes:
         """A file to be read by range, its first `first` bytes at once."""
@@ -79,9 +79,7 @@ class HubRepo:
     def __init__(self, repo: str, revision: str, wire: Wire) -> None:
         self.id, self._asked, self._wire = repo, revision, wire
         url = hub.repo_url(repo, revision)
-        told = strict_json(
-            wire.get(url + "?blobs=true", _MOST_LISTING, what=repo).body, hub.shown(url), most_values=2**19
-        )
+        told = strict_json(wire.get(url + "?blobs=true", _MOST_LISTING, what=repo).body, hub.shown(url))
         commit = told.get("sha") if isinstance(told, dict) else None
         if not isinstance(commit, str) or not _COMMIT.fullmatch(commit):
             raise BadInput(f"{hub.shown(url)} tells no commit of {repo}.")
@@ -95,7 +93,7 @@ class HubRepo:
         url, found = hub.repo_url(self.id, self.revision, "tree") + "?recursive=true", dict[str, int | None]()
         for _ in range(_MOST_PAGES):
             answer = self._wire.get(url, _MOST_LISTING, what=self.id)
-            page = strict_json(answer.body, hub.shown(url), most_values=2**19)
+            page = strict_json(answer.body, hub.shown(url))
             found |= _listing(
                 [one for one in page if not isinstance(one, dict) or one.get("type") != "directory"], "path", self.id
             )
@@ -107,13 +105,15 @@ class HubRepo:
             url = after[1]
         raise BadInput(f"{self.id} has more pages of files than {_MOST_PAGES}.")
 
-    def small(self, name: str, most: int) -> bytes:
-        """A whole file, from the cache where it has this commit's."""
+    def json(self, name: str, most: int, **how: Any) -> Any:
+        """A JSON file, from the cache where it has this commit's; kept there once it could be read."""
         if (folder := hub.snapshot(self.id, self.revision)) and (folder / name).is_file():
-            return CachedRepo(self.id, folder).small(name, most)
-        body = self._wire.get(hub.file_url(self.id, self.revision, name), most, what=f"{self.id}/{name}").body
+            return CachedRepo(self.id, folder).json(name, most, **how)
+        place = f"{self.id}/{name}"
+        body = self._wire.get(hub.file_url(self.id, self.revision, name), most, what=place).body
+        told = strict_json(body, place, **how)
         hub.keep(self.id, self._asked, self.revision, name, body)
-        return body
+        return told
 
     def open(self, name: str, first: int, grow: int = 2**22) -> Bytes:
         """A file by byte ranges."""
@@ -134,12 +134,12 @@ class CachedRepo:
             raise BadInput(f"{repo} has {len(names):,} files, more than any model's repository.")
         self.files = {path.relative_to(folder).as_posix(): path.stat().st_size for path in names if path.is_file()}
 
-    def small(self, name: str, most: int) -> bytes:
-        """A whole file."""
+    def json(self, name: str, most: int, **how: Any) -> Any:
+        """A JSON file."""
         path = own(self._folder / name, self._folder)
         if path.stat().st_size > most:
             raise BadInput(f"{self.id}/{name} has {path.stat().st_size:,} bytes, where at most {most:,} make sense.")
-        return path.read_bytes()
+        return strict_json(path.read_bytes(), f"{self.id}/{name}", **how)
 
     def open(self, name: str, first: int, grow: int = 2**22) -> Bytes:
         """A local file."""

@@ -90,7 +90,7 @@ def heat() -> AnyChart:
         sort="ascending",
         scale=alt.Scale(paddingInner=0.04, paddingOuter=0),
         title="tokens per request",
-        axis=alt.Axis(labelAngle=0, labelExpr=_TOKENS, grid=False, labelOverlap=True),
+        axis=alt.Axis(labelAngle=0, labelExpr=_TOKENS, grid=False, labelOverlap=True, labelSeparation=4),
     )
     y = alt.Y(
         "parallel:O",
@@ -121,7 +121,7 @@ def lines() -> AnyChart:
         "context:Q",
         scale=alt.Scale(type="log", base=2, nice=False),
         title="tokens per request",
-        axis=alt.Axis(labelExpr=_TOKENS, labelOverlap=True, grid=False),
+        axis=alt.Axis(labelExpr=_TOKENS, labelOverlap=True, labelSeparation=8, grid=False),
     )
     y = alt.Y(
         "max_parallel:Q",

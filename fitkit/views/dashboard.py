@@ -132,13 +132,15 @@ class Dashboard(anywidget.AnyWidget):
             new = replace(new, model=before.model)
             model = self._last_model(before)
         new = controls.settle(new, model, before)
+        rest = self._parts(new)
         try:
             answer = self._quick(new)
         except FitError as error:
+            rest = iter(())  # the last good answer stays as a whole
             answer = {} if self.rows_limits != "[]" else {"slots": {"verdict": html.broken(str(error))}}
             errors = {**errors, _blame(new, before): str(error)}
         self.question = new
-        self._rest = self._parts(new)
+        self._rest = rest
         chosen = controls.chosen_machines(new.machines)
         with self.hold_sync():
             self.set_trait("errors", errors)

@@ -228,9 +228,7 @@ def table(found: Sequence[Row], state: State) -> str:
             cells.append(f'<td class="{_css(css)}">{text}</td>')
         _, mark, word = MARKS[verdict_of(row)]
         here = ' class="fk-here"' if row["machine"] == state.lead else ""
-        body.append(
-            f"<tr{here}>{''.join(cells)}<td>{mark} {e(row['badge'] if known(row['badge']) else word)}</td></tr>"
-        )
+        body.append(f'<tr{here}>{"".join(cells)}<td class="fk-verdict-cell">{mark} {e(row["badge"] or word)}</td></tr>')
     return f'<div class="fk-wide"><table><thead><tr>{head}<th scope="col">Verdict</th></tr></thead><tbody>{"".join(body)}</tbody></table></div>'
 
 
@@ -251,7 +249,7 @@ def others(ways: Sequence[tuple[State, Any]]) -> str:
                 for name, less in (("weights_bytes", " fk-less"), ("kv_bytes", " fk-less"), ("overhead_bytes", " fk-less"), ("need_per_gpu_bytes", ""))
             )  # fmt: skip
             many = f"{int(row['max_parallel']):,}" if known(row["max_parallel"]) else "–"
-            rest = f'{sizes}<td class="fk-n">{many}</td><td title="{e(row["reason"])}">{mark} {word}</td>'
+            rest = f'{sizes}<td class="fk-n">{many}</td><td class="fk-verdict-cell" title="{e(row["reason"])}">{mark} {word}</td>'
         body.append(f'<tr><th scope="row">{e(_way(state))}</th><td class="fk-less">{e(state.quant)}</td>{rest}</tr>')
     return (
         '<table><thead><tr><th scope="col">Counted by</th><th scope="col" class="fk-less">Weights as</th>'

@@ -46,7 +46,7 @@ def _limit(row: Mapping[str, Any], card_bytes: int = 0) -> dict[str, Any]:
     low: Any = row.get("per_gpu_low_bytes")
     high: Any = row.get("per_gpu_high_bytes")
     ranged = known(low) and known(high) and low != high
-    said = f"{show_gib(need)} of {show_gib(usable)} usable" if known(need) and known(usable) else ""
+    said = f"{show_gib(need)} of {show_gib(usable)} usable" if known(need) and known(usable) else "does not run here"
     return {
         "machine": row["machine"],
         "name": f"{MARKS[verdict_of(row)][1]} {str(row['machine']).replace('x ', '× ', 1)}",

@@ -138,6 +138,9 @@ def test_address_restores_the_question_on_a_phone_in_the_dark(visit: Any) -> Non
         viewport={"width": 390, "height": 844},
     )
     page = one.page
+    summary = page.locator(".fk-summary")
+    expect(summary).to_contain_text("32,768 × 2 · 2× 48 GiB")  # the question in one line: the answer comes first
+    summary.click()
     expect(page.get_by_role("slider", name="Context", exact=True)).to_have_attribute("aria-valuetext", "32,768 tokens")
     expect(page.locator(VERDICT)).to_contain_text("2 requests at a time")
     expect(page.locator(".fk-matrix thead")).to_contain_text("2× 48 GiB")

@@ -39,7 +39,8 @@ class LlamaCpp(LlamaCppSettings):
         import numpy as np
         import pandas as pd
 
-        from fitkit.rules.llamacpp.engine import loaded, parts
+        from fitkit.rules.llamacpp.engine import parts
+        from fitkit.rules.llamacpp.loaded import loaded
         from fitkit.rules.llamacpp.refusals import refusal
 
         why = refusal(loaded(model, quant).model, self)

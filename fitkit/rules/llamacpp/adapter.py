@@ -11,7 +11,8 @@ from fitkit.errors import FitError
 from fitkit.hardware import Gpu
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, Column, IntArray, Job, Term
-from fitkit.rules.llamacpp.engine import Part, loaded, parts
+from fitkit.rules.llamacpp.engine import Part, parts
+from fitkit.rules.llamacpp.loaded import loaded
 from fitkit.rules.llamacpp.refusals import refusal
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.units import MIB

@@ -7,62 +7,74 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from fitkit.model import Model, Tensor
+from fitkit.model import Model
 from fitkit.rules.base import IntArray
 from fitkit.rules.llamacpp.cache import stores, window_cells
-from fitkit.rules.llamacpp.context import CELLS, Sizes, sizes
+from fitkit.rules.llamacpp.context import Sizes, sizes
 from fitkit.rules.llamacpp.flash import is_asked
 from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks
+from fitkit.rules.llamacpp.loaded import Loaded, without_types
 from fitkit.rules.llamacpp.rows import is_quantized
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import Split
 
-_STEP = 2  # neighbourhoods of the context and of the slots are a factor of this apart
-FEW = 8  # slots up to which each count has a neighbourhood of its own
+CONTEXT_STEP, SLOT_STEP = 4, 4  # neighbourhoods of the context and of the slots are a factor of these apart
+SHORTEST = 512  # the first of 512, 2048, 8192, 32768, ...: contexts people ask for lie in the middle of one
+_MOST_SLOTS = 1024  # more than there can be
 Floats = npt.NDArray[np.float64]
 
 
 def compute_bytes(
-    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, flash: bool,
-    n_ctx: IntArray, n_seq_max: IntArray,
-) -> dict[str, IntArray]:  # fmt: skip
+    what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, n_ctx: IntArray, n_seq_max: IntArray
+) -> dict[str, IntArray]:
     """Bytes of the compute buffer on each device, by its name in the log.
 
     Within a neighbourhood the allocator's choices are taken to be those at its middle; the highest end of any tensor is then
     a maximum of linear forms of tokens, cells, outputs and slots.
     """
+    model = what.model
+    moved = placed.devices and not (placed.whole and not settings.cpu_moe and not settings.n_cpu_moe)
+    if not moved and not any(layer.shared_dim for layer in model.layers):
+        what = without_types(model)
     asked = np.where(n_ctx == 0, model.context, n_ctx)
-    middle_ctx, middle_seq = _middles(asked, CELLS), np.where(n_seq_max <= FEW, n_seq_max, _middles(n_seq_max, 1))
-    keys = np.stack([middle_ctx, middle_seq])
-    found, which = np.unique(keys, axis=1, return_inverse=True)
+    middle_ctx, middle_slots = _middles(asked, SHORTEST, CONTEXT_STEP), _middle_slots(what.model, settings, n_seq_max)
+    found, which = np.unique(middle_ctx * _MOST_SLOTS + middle_slots, return_inverse=True)
     at = sizes(settings, model.context, n_ctx, n_seq_max)
     units = units_of(model, settings, at)
     out: dict[str, IntArray] = {}
-    for number, (ctx, seq) in enumerate(found.T.tolist()):
-        rows = np.flatnonzero(which.ravel() == number)
-        for name, ends in _ends(model, tensors, settings, placed, flash, ctx, seq).items():
+    for number, key in enumerate(found.tolist()):
+        ctx, seq = divmod(key, _MOST_SLOTS)
+        rows = np.flatnonzero(which == number)
+        for name, ends in _ends(what, settings, placed, flash, ctx, seq).items():
             column = out.setdefault(name, np.zeros(len(asked), np.int64))
             column[rows] = (ends @ units[:, rows]).max(axis=0).astype(np.int64)
     return out
 
 
 @lru_cache(maxsize=1024)
-def resolve(model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split) -> bool:
+def resolve(what: Loaded, settings: LlamaCppSettings, placed: Split) -> bool:
     """Whether attention is computed as flash attention; "auto" needs each block's on the block's own device."""
-    if not is_asked(model, settings, placed):
+    if not is_asked(what.model, settings, placed):
         return False
     decided = settings.flash_attn == "on" or is_quantized(settings.type_v) or not placed.devices
     simple = placed.whole and settings.offload_kqv and placed.devices == 1
     if decided or simple or not placed.used:
         return True
-    return attention_stays(model, tensors, settings, placed, 1)
+    return attention_stays(what, settings, placed, 1)
 
 
-def _middles(values: IntArray, least: int) -> IntArray:
-    """The power of _STEP nearest to each value, in ratio."""
-    power = np.rint(np.log(np.maximum(values, least)) / np.log(_STEP))
-    middle: IntArray = np.maximum(least, np.rint(float(_STEP) ** power)).astype(np.int64)
+def _middles(values: IntArray, least: int, step: int) -> IntArray:
+    """The power of `step` (times `least`) nearest to each value, in ratio."""
+    power = np.rint(np.log(np.maximum(values, least) / least) / np.log(step))
+    middle: IntArray = np.rint(least * float(step) ** power).astype(np.int64)
     return middle
+
+
+def _middle_slots(model: Model, settings: LlamaCppSettings, n_seq_max: IntArray) -> IntArray:
+    """Slots to lay the graph out for: they matter where each has a state or a stream of its own."""
+    if settings.kv_unified and not any(cache.kind == "state" for cache in model.caches()):
+        return np.ones_like(n_seq_max)
+    return np.where(n_seq_max <= 2, n_seq_max, _middles(n_seq_max, 1, SLOT_STEP))
 
 
 def units_of(model: Model, settings: LlamaCppSettings, at: Sizes) -> Floats:
@@ -78,11 +90,12 @@ def units_of(model: Model, settings: LlamaCppSettings, at: Sizes) -> Floats:
 
 @lru_cache(maxsize=4096)
 def _ends(
-    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, flash: bool, n_ctx: int, n_seq: int
-) -> dict[str, Floats]:  # fmt: skip
+    what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, n_ctx: int, n_seq: int
+) -> dict[str, Floats]:
+    model = what.model
     at = sizes(settings, model.context, np.array([n_ctx]), np.array([n_seq]))
     units = tuple(units_of(model, settings, at)[:, 0].tolist())
-    buffers = peaks(model, tensors, settings, placed, flash, units, in_pipeline(settings, placed))
+    buffers = peaks(what, settings, placed, flash, units, in_pipeline(settings, placed))
     out = {}
     for number, buffer in enumerate(buffers):
         name = f"GPU{number}" if number < placed.devices else ("GPU_Host" if placed.devices else "CPU")

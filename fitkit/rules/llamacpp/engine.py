@@ -7,17 +7,15 @@ from typing import Literal
 
 import numpy as np
 
-from fitkit.model import Model, Tensor
+from fitkit.model import Model
 from fitkit.rules.base import Evidence, IntArray
 from fitkit.rules.llamacpp.cache import kv_bytes, state_bytes
 from fitkit.rules.llamacpp.compute import compute_bytes, resolve
 from fitkit.rules.llamacpp.context import sizes
-from fitkit.rules.llamacpp.ggml_types import file_types
+from fitkit.rules.llamacpp.loaded import Loaded, loaded
 from fitkit.rules.llamacpp.placement import head_copy, model_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split, split
-from fitkit.rules.llamacpp.tensors import as_gguf
-from fitkit.rules.remember import once_a_model
 from fitkit.units import MIB
 
 Kind = Literal["model", "kv", "state", "compute", "output", "runtime", "mmproj", "draft", "lora"]
@@ -50,22 +48,6 @@ class Part:
         return int(number) if number.isdigit() else HOST
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model as its file describes it, with the types its tensors have."""
-
-    model: Model
-    tensors: tuple[Tensor, ...]
-
-
-@once_a_model
-def loaded(model: Model, quant: str | None) -> Loaded:
-    """`model` as a GGUF of file type `quant` (None: its own, Q4_K_M where it has none)."""
-    if quant is None and model.get("block_count") is not None and model.basis == "estimate":
-        return Loaded(model, model.tensors)
-    return Loaded(as_gguf(model), file_types(model, quant or "Q4_K_M"))
-
-
 def parts(
     model: Model, quant: str | None, settings: LlamaCppSettings, n_ctx: IntArray, n_seq_max: IntArray
 ) -> tuple[Part, ...]:
@@ -78,10 +60,10 @@ def parts(
     found = [
         Part(device=name, kind="model", bytes=size * ones, evidence="exact", log_name=f"{log_device(name, settings)} model buffer size",
              source=f"{SOURCE}, llama-model.cpp")
-        for name, size in sorted(model_bytes(what.model, what.tensors, plain, placed).items())
+        for name, size in sorted(model_bytes(what, plain, placed).items())
     ]  # fmt: skip
     found.extend(_pages(found, plain))
-    copied = head_copy(what.model, what.tensors, plain, placed)
+    copied = head_copy(what, plain, placed)
     if copied:
         found.append(Part(device=copied[0], kind="model", bytes=copied[1] * ones, evidence="exact", note="head",
                           log_name=f"{log_device(copied[0], settings)} model buffer size", source=f"{SOURCE}, tied head"))  # fmt: skip
@@ -129,8 +111,8 @@ def log_device(name: str, settings: LlamaCppSettings) -> str:
 def _compute(
     what: Loaded, settings: LlamaCppSettings, placed: Split, n_ctx: IntArray, n_seq_max: IntArray
 ) -> list[Part]:
-    flash = resolve(what.model, what.tensors, settings, placed)
-    table = compute_bytes(what.model, what.tensors, settings, placed, flash, n_ctx, n_seq_max)
+    flash = resolve(what, settings, placed)
+    table = compute_bytes(what, settings, placed, flash, n_ctx, n_seq_max)
     return [
         Part(device=name, kind="compute", bytes=size, evidence="engine", log_name=f"{log_device(name, settings)} compute buffer size",
              source=f"{SOURCE}, ggml-alloc.c", low=size * 98 // 100, high=size * 102 // 100)

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from fitkit.model import Model, Tensor
+from fitkit.model import Tensor
 from fitkit.rules.llamacpp.cache import GPU_ALIGNMENT, GPU_ROW, HOST_ALIGNMENT
+from fitkit.rules.llamacpp.loaded import Loaded
 from fitkit.rules.llamacpp.rows import block_of, row_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split
@@ -64,15 +65,15 @@ def is_expert(role: str) -> bool:
     return name.startswith("ffn_") and name.endswith(("_exps", "_chexps"))
 
 
-@lru_cache(maxsize=256)
-def model_bytes(model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split) -> dict[str, int]:
+@lru_cache(maxsize=4096)
+def model_bytes(what: Loaded, settings: LlamaCppSettings, placed: Split) -> dict[str, int]:
     """Bytes of the model's tensors in each buffer, by its name in the log; a tied head's copy is `head_copy`.
 
     Source: llama.cpp b11434, llama-model.cpp (load_tensors) and llama-model-loader.cpp (create_tensor).
     """
     total: dict[str, int] = defaultdict(int)
-    for weight in weights(tensors):
-        for device in _devices(weight, model.gguf_architecture, settings, placed):
+    for weight in weights(what.tensors):
+        for device in _devices(weight, what.model.gguf_architecture, settings, placed):
             total[_buffer(weight, device, settings, placed)] += _padded(weight, device)
     return dict(total)
 
@@ -118,20 +119,18 @@ def _padded(weight: Weight, device: int) -> int:
     return -(-size // alignment) * alignment
 
 
-@lru_cache(maxsize=256)
-def head_copy(
-    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split
-) -> tuple[str, int] | None:
+@lru_cache(maxsize=4096)
+def head_copy(what: Loaded, settings: LlamaCppSettings, placed: Split) -> tuple[str, int] | None:
     """A tied head is the embedding table once more wherever it does not lie in the same buffer: which buffer, bytes."""
-    if any(tensor.role == "output" and not tensor.part for tensor in tensors):
+    if any(tensor.role == "output" and not tensor.part for tensor in what.tensors):
         return None
-    for weight in weights(tensors):
+    for weight in weights(what.tensors):
         if weight.role != "token_embd":
             continue
         head = Weight("output", -1, weight.shape, weight.kind)
         here = _buffer(weight, HOST, settings, placed)
         there = _buffer(head, placed.output, settings, placed)
-        again = model.gguf_architecture in HEAD_FIRST and there != "CPU_Mapped"
+        again = what.model.gguf_architecture in HEAD_FIRST and there != "CPU_Mapped"
         if there != here or again:
             return there, _padded(head, placed.output)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from fitkit.model import Model, Tensor
 from fitkit.rules.llamacpp.cache import stores
@@ -10,8 +11,9 @@ from fitkit.rules.llamacpp.flash import has_kernel, heads_of
 from fitkit.rules.llamacpp.graph.build import Builder
 from fitkit.rules.llamacpp.graph.decoder import build
 from fitkit.rules.llamacpp.graph.layout import Buffer
-from fitkit.rules.llamacpp.graph.schedule import COPIES, Devices, assign, reserve
+from fitkit.rules.llamacpp.graph.schedule import COPIES, OFFLOAD_BATCH, Devices, Schedule, assign, lay, schedule
 from fitkit.rules.llamacpp.graph.tensor import BASIS, OUTPUTS, SEQUENCES, TOKENS, Form
+from fitkit.rules.llamacpp.loaded import Loaded
 from fitkit.rules.llamacpp.rows import block_of
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import Split
@@ -20,27 +22,50 @@ ALIKE = 3  # blocks of one kind on one device that are laid out
 
 
 def peaks(
-    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, flash: bool, units: Form,
-    pipeline: bool, every: bool = False,
-) -> list[Buffer]:  # fmt: skip
+    what: Loaded,
+    settings: LlamaCppSettings,
+    placed: Split,
+    flash: bool,
+    units: Form,
+    pipeline: bool,
+    every: bool = False,
+) -> list[Buffer]:
     """Each device's compute buffer, the CPU's last, laid out at `units` (values of BASIS).
 
     `every` lays all blocks out instead of a few of each kind.
     """
-    apart = pipeline and flash and any(not has_kernel(heads_of(model, store), settings) for store in stores(model))
-    apart = apart or (pipeline and any(tensor.role == "per_layer_token_embd" for tensor in tensors))
-    b = written(model, tensors, settings, placed, flash, every or apart)
+    worth = tuple(unit >= OFFLOAD_BATCH for unit in units)
+    return lay(_scheduled(what, settings, placed, flash, worth, pipeline, every), units)
+
+
+@lru_cache(maxsize=1024)
+def _scheduled(
+    what: Loaded,
+    settings: LlamaCppSettings,
+    placed: Split,
+    flash: bool,
+    worth: tuple[bool, ...],
+    pipeline: bool,
+    every: bool,
+) -> Schedule:
+    """The graph with its devices; `worth` tells which counts are large enough to offload by."""
+    apart = (
+        pipeline
+        and flash
+        and any(not has_kernel(heads_of(what.model, store), settings) for store in stores(what.model))
+    )
+    apart = apart or (pipeline and any(tensor.role == "per_layer_token_embd" for tensor in what.tensors))
+    b = written(what, settings, placed, flash, every or apart)
     keep_top_k(b)
     join_shared(b)
+    units = tuple(float(OFFLOAD_BATCH if enough else 1) for enough in worth)
     devices = Devices(gpus=placed.devices, units=units, copies=COPIES if pipeline else 1)
-    return reserve(b.graph, devices, b.kept)
+    return schedule(b.graph, devices, b.kept)
 
 
-def written(
-    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, flash: bool, every: bool
-) -> Builder:
+def written(what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, every: bool) -> Builder:
     """The graph of a model under a setting."""
-    roles = roles_of(tensors)
+    model, roles = what.model, roles_of(what.tensors)
     kept = [store for store in stores(model) if store.kind != "indexer"]
     sizes: tuple[set[tuple[int, int]], set[tuple[int, int]]] = (set(), set())
     for cache in model.caches():
@@ -55,14 +80,12 @@ def written(
     return b
 
 
-def attention_stays(
-    model: Model, tensors: tuple[Tensor, ...], settings: LlamaCppSettings, placed: Split, sequences: int
-) -> bool:
+def attention_stays(what: Loaded, settings: LlamaCppSettings, placed: Split, sequences: int) -> bool:
     """Whether each block's flash attention, for one token a sequence, would run on the block's own device.
 
     Source: llama.cpp b11434, llama-context.cpp, resolve_fused_ops.
     """
-    b = written(model, tensors, settings, placed, True, True)
+    b = written(what, settings, placed, True, True)
     units = [1.0] * len(BASIS)
     units[TOKENS] = units[OUTPUTS] = units[SEQUENCES] = float(sequences)
     assign(b.graph, Devices(gpus=placed.devices, units=tuple(units)))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fitkit.rules.llamacpp.graph.layout import Buffer, lay_out
-from fitkit.rules.llamacpp.graph.tensor import OUTPUTS, VIEWS, Form, Graph, Node
+from fitkit.rules.llamacpp.graph.tensor import VIEWS, Form, Graph, Node
 
 OFFLOAD_BATCH = 32  # rows from which an operation with host weights is worth a copy to the GPU; ggml-cuda.cu
 COPIES = 4  # GGML_SCHED_MAX_COPIES, of each input in pipeline parallelism
@@ -32,23 +32,54 @@ class Devices:
         return self.gpus
 
 
+Placed = list[tuple[Node, int]]
+
+
 def assign(graph: Graph, devices: Devices) -> None:
     """Give every operation its device, as for a batch of `devices.units`."""
     _assign(graph, devices)
 
 
-def reserve(graph: Graph, devices: Devices, kept: Mapping[Node, Sequence[Node]]) -> list[Buffer]:
-    """Lay `graph` out; the buffers of all devices, the CPU's last. `kept[n]` are tensors to keep until `n` is done."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Schedule:
+    """Operations and inputs, each with its device, in the order the allocator meets them."""
+
+    nodes: Placed
+    leafs: Placed
+    devices: Devices
+
+
+def schedule(graph: Graph, devices: Devices, kept: Mapping[Node, Sequence[Node]]) -> Schedule:
+    """Devices, splits and copies of `graph`. `kept[n]` are tensors to keep until `n` is done."""
     _assign(graph, devices)
+    return Schedule(*_with_copies(graph, devices, kept), devices)
+
+
+def lay(planned: Schedule, units: Form) -> list[Buffer]:
+    """Lay the tensors out at `units` (values of BASIS); the buffers of all devices, the CPU's last."""
+    devices = planned.devices
     buffers = [Buffer(devices.gpu_alignment) for _ in range(devices.gpus)]
     buffers.append(Buffer(devices.gpu_alignment if devices.gpus else devices.host_alignment))
-    nodes, leafs = _with_copies(graph, devices, kept)
-    units = devices.units
-    for node, _ in (*nodes, *leafs):
-        for one in (node, *node.sources):
-            one.bytes = int(sum([size * unit for size, unit in zip(one.size, units, strict=True) if size]))
-    lay_out(nodes, leafs, buffers)
+    _measure(planned.nodes, planned.leafs, units)
+    lay_out(planned.nodes, planned.leafs, buffers)
     return buffers
+
+
+def _measure(nodes: Placed, leafs: Placed, units: Form) -> None:
+    """Bytes of every tensor at the reference sizes."""
+    known: dict[Form, int] = {}
+    for node, _ in (*nodes, *leafs):
+        size = node.size
+        if size not in known:
+            known[size] = int(sum([one * unit for one, unit in zip(size, units, strict=True) if one]))
+        node.bytes = known[size]
+        node.children = node.views = 0
+        node.held = False
+        for source in node.sources:
+            source.children = source.views = 0
+            source.held = False
+            if source.root is not None:
+                source.root.children = source.root.views = 0
 
 
 # ---- devices of operations ----------------------------------------------------------------------------------------------------
@@ -105,9 +136,6 @@ class _Split:
     device: int
     nodes: list[Node]
     inputs: list[Node]
-
-
-Placed = list[tuple[Node, int]]
 
 
 def _with_copies(graph: Graph, devices: Devices, kept: Mapping[Node, Sequence[Node]]) -> tuple[Placed, Placed]:
@@ -190,4 +218,4 @@ def _pipeline_leafs(
     return leafs
 
 
-__all__ = ["COPIES", "OFFLOAD_BATCH", "OUTPUTS", "Devices", "reserve"]
+__all__ = ["COPIES", "OFFLOAD_BATCH", "Devices", "Schedule", "lay", "schedule"]

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fitkit.asked import RowQuestion, question, whole
 from fitkit.errors import BadInput
-from fitkit.layouts import COUNTS
-from fitkit.resolve import MOST_GPUS, many, models_of, own_quant
 from fitkit.rules import Term
 from fitkit.tables import fit
+from fitkit.tables.asked import RowQuestion, question, whole
+from fitkit.tables.layouts import COUNTS
+from fitkit.tables.resolve import MOST_GPUS, many, models_of, own_quant
 
 EXPLAIN_COLUMNS = (
     "term", "column", "bytes", "low", "high", "per_gpu_bytes", "per_gpu_low", "per_gpu_high", "evidence", "source",

@@ -9,9 +9,9 @@ from pathlib import PurePath
 from typing import Any
 
 from fitkit import facts
-from fitkit.asked import RowQuestion, question, whole
 from fitkit.model import Model
-from fitkit.resolve import own_quant
+from fitkit.tables.asked import RowQuestion, question, whole
+from fitkit.tables.resolve import own_quant
 
 _KV_VLLM = {"f16": "auto", "bf16": "auto", "float16": "auto", "bfloat16": "auto", "fp16": "auto"}
 _KV_LLAMACPP = {"auto": "f16", "fp16": "f16", "float16": "f16", "bfloat16": "bf16"}

@@ -10,7 +10,7 @@ from typing import Any
 from fitkit.errors import BadInput, FitError, short
 from fitkit.hardware import Gpu, Machine
 from fitkit.model import Model
-from fitkit.resolve import models_of
+from fitkit.tables.resolve import models_of
 
 _SETTINGS = {
     "Library": "fitkit.rules.published.library",

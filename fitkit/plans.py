@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from fitkit.answers import explain
-from fitkit.asked import RowQuestion, question, whole
 from fitkit.commands import command
 from fitkit.errors import BadInput, short
 from fitkit.plan_json import checked, machine_again, model_again, plain, recorded, settings_again
 from fitkit.tables import fit
+from fitkit.tables.asked import RowQuestion, question, whole
 from fitkit.units import MB
 
 FORMAT = 1

@@ -12,11 +12,11 @@ import pandas as pd
 
 from fitkit import facts
 from fitkit.answers import QUANT_ORDER, quants_offered, with_utilization
-from fitkit.asked import RowQuestion, question, whole
 from fitkit.errors import BadInput, FitError
 from fitkit.hardware import machine
-from fitkit.resolve import DEFAULT_CONTEXT
 from fitkit.tables import fit
+from fitkit.tables.asked import RowQuestion, question, whole
+from fitkit.tables.resolve import DEFAULT_CONTEXT
 from fitkit.units import show_gib
 
 _USUAL = (

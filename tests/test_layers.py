@@ -26,24 +26,7 @@ MAY: dict[str, set[str]] = {
     "rules": {"errors", "units", "model", "packing", "gguf_layers", "hardware"},
 }
 LOW = set(MAY)
-TABLES = {
-    "axes",
-    "combine",
-    "layouts",
-    "frames",
-    "search",
-    "terms",
-    "reach",
-    "verdict",
-    "words",
-    "tables",
-    "asked",
-    "catalog",
-    "resolve",
-    "together",
-    "disk",
-    "columns",
-}
+TABLES = {"tables", "catalog"}
 ANSWERS = {
     "answers",
     "plans",

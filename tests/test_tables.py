@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import fitkit as fk
-from fitkit.frames import DEMAND_COLUMNS, FIT_COLUMNS
+from fitkit.tables.frames import DEMAND_COLUMNS, FIT_COLUMNS
 
 DEMAND = [
     "model",

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fitkit as fk
-from fitkit.search import largest
+from fitkit.tables.search import largest
 
 MODELS = [
     "llama-3.1-8b",

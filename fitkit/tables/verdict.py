@@ -11,16 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from fitkit import reach
-from fitkit.axes import Ask, Layout
-from fitkit.disk import download_bytes, free_disk_bytes
 from fitkit.errors import FitError
-from fitkit.frames import NA
 from fitkit.hardware import Gpu, Machine
-from fitkit.layouts import layouts, more
-from fitkit.resolve import too_long
 from fitkit.rules import Allocation, IntArray, Job
-from fitkit.terms import by_name, term_columns
+from fitkit.tables import reach
+from fitkit.tables.axes import Ask, Layout
+from fitkit.tables.disk import download_bytes, free_disk_bytes
+from fitkit.tables.frames import NA
+from fitkit.tables.layouts import layouts, more
+from fitkit.tables.resolve import too_long
+from fitkit.tables.terms import by_name, term_columns
 from fitkit.units import show_gib
 
 

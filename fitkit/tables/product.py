@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fitkit.asked import mark
-from fitkit.axes import Ask
-from fitkit.combine import asks
 from fitkit.errors import BadInput
-from fitkit.frames import DEMAND_COLUMNS, FIT_COLUMNS, NA, Block, frame
-from fitkit.resolve import (
+from fitkit.rules import IntArray
+from fitkit.rules.published.parts import MOST_POOL_TOKENS
+from fitkit.tables.asked import mark
+from fitkit.tables.axes import Ask
+from fitkit.tables.combine import asks
+from fitkit.tables.frames import DEMAND_COLUMNS, FIT_COLUMNS, NA, Block, frame
+from fitkit.tables.resolve import (
     DEFAULT_CONTEXT,
     MOST_CONTEXT,
     MOST_GPUS,
@@ -24,11 +26,9 @@ from fitkit.resolve import (
     too_long,
     wholes,
 )
-from fitkit.rules import IntArray
-from fitkit.rules.published.parts import MOST_POOL_TOKENS
-from fitkit.terms import term_columns
-from fitkit.together import judge
-from fitkit.words import NO_MACHINES
+from fitkit.tables.terms import term_columns
+from fitkit.tables.together import judge
+from fitkit.tables.words import NO_MACHINES
 
 MOST_ROWS = 20_000_000
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from fitkit.hardware import Gpu, Machine
 from fitkit.model import Model
-from fitkit.resolve import own_quant
 from fitkit.rules import Job, Rules
+from fitkit.tables.resolve import own_quant
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from fitkit import words
-from fitkit.disk import free_disk_bytes
-from fitkit.frames import NA
 from fitkit.hardware import Machine
-from fitkit.verdict import Verdict
+from fitkit.tables import words
+from fitkit.tables.disk import free_disk_bytes
+from fitkit.tables.frames import NA
+from fitkit.tables.verdict import Verdict
 
 # The order in which terms fill a card: the first that no longer fits is what limits.
 _FIRST, _LAST = ("weights", "projector", "runtime", "compute", "output"), ("split", "state", "kv_cache")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from fitkit.frames import PARTS
 from fitkit.rules import Allocation, IntArray
+from fitkit.tables.frames import PARTS
 
 
 def term_columns(allocation: Allocation, gpus: int) -> dict[str, IntArray]:

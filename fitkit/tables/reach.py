@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fitkit.axes import Ask, Layout
-from fitkit.frames import NA
 from fitkit.hardware import Machine
-from fitkit.resolve import MOST_PARALLEL
 from fitkit.rules import IntArray, Job
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
-from fitkit.search import largest
+from fitkit.tables.axes import Ask, Layout
+from fitkit.tables.frames import NA
+from fitkit.tables.resolve import MOST_PARALLEL
+from fitkit.tables.search import largest
 
 if TYPE_CHECKING:
-    from fitkit.verdict import Verdict
+    from fitkit.tables.verdict import Verdict
 
 _RAM_SHARE = 0.9  # what may be used beside the GPUs; assumed
 _NO_LIMIT = 2**62

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from fitkit.axes import Ask
 from fitkit.errors import FitError
 from fitkit.hardware import Machine
 from fitkit.rules.sizes import checkpoint_bytes, gguf_bytes
+from fitkit.tables.axes import Ask
 from fitkit.units import GB
 
 

@@ -11,13 +11,13 @@ from typing import Any, TypeVar
 import numpy as np
 import pandas as pd
 
-from fitkit.axes import Ask, Layout
-from fitkit.combine import asks
 from fitkit.errors import BadInput, FitError, short
 from fitkit.hardware import Machine, machine
 from fitkit.model import Model
-from fitkit.resolve import models_of
-from fitkit.verdict import holds_at
+from fitkit.tables.axes import Ask, Layout
+from fitkit.tables.combine import asks
+from fitkit.tables.resolve import models_of
+from fitkit.tables.verdict import holds_at
 
 ATTR = "fitkit"
 K = TypeVar("K")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fitkit.axes import Ask, Layout
 from fitkit.hardware import Machine
+from fitkit.tables.axes import Ask, Layout
 
 COUNTS = (1, 2, 4, 8)
 _MOST_NODES_LOOKED_AT = 16

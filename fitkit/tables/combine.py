@@ -7,9 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from fitkit import facts
-from fitkit.axes import Ask
 from fitkit.model import Model
-from fitkit.resolve import (
+from fitkit.rules import rules_for
+from fitkit.tables.axes import Ask
+from fitkit.tables.resolve import (
     IMATRIX,
     SPEAKS_OF,
     bits_of,
@@ -21,7 +22,6 @@ from fitkit.resolve import (
     quants_of,
     rules_of,
 )
-from fitkit.rules import rules_for
 
 _SHOWN = {"llama.cpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 _FIRST = {"budget": "vllm", "engine": "llama.cpp", "library": "llama.cpp", "shard": "vllm"}

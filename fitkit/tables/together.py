@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from fitkit.axes import Ask
-from fitkit.columns import columns
 from fitkit.errors import FitError
-from fitkit.frames import Block
 from fitkit.hardware import Machine
 from fitkit.rules import IntArray
-from fitkit.verdict import Verdict, decide
+from fitkit.tables.axes import Ask
+from fitkit.tables.columns import columns
+from fitkit.tables.frames import Block
+from fitkit.tables.verdict import Verdict, decide
 
 
 def judge(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fitkit.axes import Ask
-from fitkit.frames import NA
 from fitkit.hardware import Machine
+from fitkit.tables.axes import Ask
+from fitkit.tables.frames import NA
 from fitkit.units import GIB, show_gb, show_gib
 
 if TYPE_CHECKING:
-    from fitkit.verdict import Verdict
+    from fitkit.tables.verdict import Verdict
 
 DEFAULT_REQUESTS = 4  # of llama.cpp; fewer are told in the badge
 SLOW_ABOVE_PARAMS = 8  # billions: above, decoding from RAM is slow

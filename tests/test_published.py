@@ -144,6 +144,20 @@ def test_library_judges_a_short_model_at_its_own_length() -> None:
     assert row.context == fk.load("tinyllama-1.1b-chat-v1.0").context == 2048
 
 
+def test_library_of_a_file_whose_size_alone_is_known() -> None:
+    model = fk.Model(
+        name="some file", family="", basis="weights", layers=(), tensors=(), hidden_size=0, vocab_size=0, context=0, params=0,
+        active_params=0, quant="Q4_K_M", file_bytes=5 * 10**9,
+    )  # fmt: skip
+    row = one(model, "RTX 4090", rules="library")
+    assert (row.quant, row.basis, row.fits) == ("Q4_K_M", "weights", True)
+    assert row.total_bytes == 5 * 10**9 + GIB // 2
+    assert "the cache is not counted" in row.note
+    assert fk.plan(model, "RTX 4090", rules="library").memory_basis == "weights"
+    with pytest.raises(fk.FitError, match="Q8_0 cannot be sized"):
+        fk.fit(model, "RTX 4090", "Q8_0", rules="library")
+
+
 def test_library_counts_a_vision_projector_once() -> None:
     model = fk.load("gemma-3-27b-it")
     checkpoint = fk.demand(model, "BF16", engine="vllm", rules="library").iloc[0]

@@ -101,6 +101,42 @@ def test_a_verdict_agrees_with_its_numbers(
     assert row.reason
 
 
+ENGINE: list[dict[str, Any]] = [{"engine": "llama.cpp", "quants": "Q4_K_M"}, {"engine": "vllm", "quants": "BF16"}]
+few = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+small = st.sampled_from(["llama-3.1-8b", "gemma-3-27b-it", "qwen3-8b"])
+
+
+@pytest.mark.parametrize("asked", ENGINE, ids=["llama.cpp", "vllm"])
+@few
+@given(model=small, contexts=st.lists(st.integers(1, 32768), min_size=2, max_size=8), parallel=st.integers(1, 8))
+def test_engines_more_never_needs_less(asked: dict[str, Any], model: str, contexts: list[int], parallel: int) -> None:
+    table = fk.demand(model, contexts=sorted(contexts), parallel=[parallel, parallel + 1], **asked)
+    need = table.per_gpu_bytes.to_numpy().reshape(len(contexts), 2)
+    assert (np.diff(need, axis=0) >= 0).all()
+    assert (np.diff(need, axis=1) >= 0).all()
+    assert (table.weights_bytes + table.kv_bytes + table.overhead_bytes == table.total_bytes).all()
+
+
+@pytest.mark.parametrize("asked", ENGINE, ids=["llama.cpp", "vllm"])
+@few
+@given(model=small, context=st.integers(256, 32768), parallel=st.integers(1, 8))
+def test_engines_more_cards_never_raise_a_cards_weights_or_cache(
+    asked: dict[str, Any], model: str, context: int, parallel: int
+) -> None:
+    rows = [fk.demand(model, contexts=context, parallel=parallel, gpus=n, **asked).iloc[0] for n in (1, 2, 4)]
+    terms = [fk.explain(row).groupby("column").per_gpu_bytes.sum() for row in rows]
+    for less, more in pairwise(terms):
+        assert more["weights"] <= less["weights"]
+        assert more["kv"] <= less["kv"]
+
+
+@pytest.mark.parametrize("engine", ["llama.cpp", "vllm"])
+def test_engines_more_bits_are_never_smaller(engine: str) -> None:
+    ladder = ["Q2_K", "Q4_K_M", "Q6_K", "Q8_0", "BF16"] if engine == "llama.cpp" else ["AWQ", "FP8", "BF16"]
+    for model in ("llama-3.1-8b", "gemma-3-27b-it"):
+        assert fk.demand(model, ladder, engine=engine).weights_bytes.is_monotonic_increasing
+
+
 @quick
 @given(limits=st.lists(st.integers(0, 10**7), min_size=1, max_size=40), most=st.integers(0, 10**7))
 def test_the_search_finds_the_largest(limits: list[int], most: int) -> None:

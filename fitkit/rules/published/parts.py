@@ -34,6 +34,8 @@ def max_parallel_of(pool: int, context: IntArray) -> IntArray:
 @once_a_model
 def linear_note(model: Model) -> str:
     """What a formula linear in the context leaves out of this model, in one sentence; empty for plain attention."""
+    if not model.layers:
+        return "Only the size of the files is known: the cache is not counted."
     kinds = {cache.kind for cache in model.caches()}
     if kinds & {"sliding", "chunked"}:
         return "The cache is counted linear in the context, an upper bound for this sliding-window model."

@@ -39,11 +39,9 @@ class LlamaCpp(LlamaCppSettings):
         import numpy as np
         import pandas as pd
 
-        from fitkit.rules.llamacpp.engine import parts
-        from fitkit.rules.llamacpp.loaded import loaded
-        from fitkit.rules.llamacpp.refusals import refusal
+        from fitkit.rules.llamacpp.engine import parts, why_not
 
-        why = refusal(loaded(model, quant).model, self)
+        why = why_not(model, quant, self, self.n_ctx, self.n_seq_max)
         if why:
             raise BadInput(why)
         one = np.ones(1, dtype=np.int64)

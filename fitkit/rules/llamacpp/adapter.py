@@ -11,9 +11,10 @@ from fitkit.errors import FitError
 from fitkit.hardware import Gpu
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, Column, IntArray, Job, Term
+from fitkit.rules.llamacpp.context import sizes
 from fitkit.rules.llamacpp.engine import Part, parts
 from fitkit.rules.llamacpp.loaded import loaded
-from fitkit.rules.llamacpp.refusals import refusal
+from fitkit.rules.llamacpp.refusals import refusal, row_refusals
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.units import MIB
 
@@ -55,7 +56,8 @@ class LlamaCppRules:
             if own:
                 terms.append(_term(name, column, own, counted, fullest, context))
         host = _sum([part.bytes for part in found if part.gpu < 0], context)
-        return Allocation(terms=tuple(terms), host_bytes=host if gpus else None)
+        at = sizes(settings, job.model.context, context * parallel, parallel)
+        return Allocation(terms=tuple(terms), refused=row_refusals(job.model, settings, at), host_bytes=host if gpus else None)
 
     def depends_on(self, gpu: Gpu) -> object:
         """What of a GPU the buffers depend on: tables ask once for all machines of one kind."""

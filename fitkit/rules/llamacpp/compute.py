@@ -12,7 +12,7 @@ from fitkit.rules.base import IntArray
 from fitkit.rules.llamacpp.cache import stores, window_cells
 from fitkit.rules.llamacpp.context import Sizes, sizes
 from fitkit.rules.llamacpp.flash import is_asked
-from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks
+from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks, written
 from fitkit.rules.llamacpp.loaded import Loaded, without_types
 from fitkit.rules.llamacpp.rows import is_quantized
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
@@ -125,3 +125,32 @@ def in_pipeline(settings: LlamaCppSettings, placed: Split) -> bool:
         return False
     plain = not settings.cpu_moe and not settings.n_cpu_moe
     return placed.devices > 1 and placed.whole and settings.offload_kqv and plain
+
+
+# Sizes of the scheduler's hash table; ggml.c, ggml_hash_size.
+_TABLE_SIZES = (1031, 2053, 4099, 8209, 16411, 32771, 65537)
+
+
+@lru_cache(maxsize=1024)
+def too_many_nodes(what: Loaded, settings: LlamaCppSettings, placed: Split, several: bool) -> str:
+    """Why the graph does not fit the scheduler's table, which aborts the engine; empty where it does.
+
+    The table holds max(1024, 8 x tensors) rounded up to a prime; a quantized cache in split streams makes the most nodes.
+    Said of plain attention only, where our nodes are the engine's.
+
+    Source: llama.cpp b11434, llama-context.cpp (graph_max_nodes); ggml-backend.cpp (ggml_backend_sched_new).
+    """
+    layers = what.model.layers
+    plain = all(cache.kind in ("full", "sliding", "chunked") for layer in layers for cache in layer.caches)
+    if not several or settings.kv_unified or not is_quantized(settings.type_k) or not plain:
+        return ""
+    tensors = sum(tensor.copies for tensor in what.tensors if not tensor.part)
+    room = next((size for size in _TABLE_SIZES if size >= max(1024, 8 * tensors)), 0)
+    graph = written(what, settings, placed, resolve(what, settings, placed), True).graph
+    owners = sum(bool(layer.caches) for layer in layers)
+    nodes = len(graph.nodes) + 4 * owners + tensors + 2 * owners + len(graph.leafs)
+    if not room or nodes <= room:
+        return ""
+    return (
+        f"llama.cpp aborts: the graph has about {nodes} nodes and tensors, and its table holds {room}; use kv_unified."
+    )

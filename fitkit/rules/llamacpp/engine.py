@@ -10,10 +10,11 @@ import numpy as np
 from fitkit.model import Model
 from fitkit.rules.base import Evidence, IntArray
 from fitkit.rules.llamacpp.cache import kv_bytes, state_bytes
-from fitkit.rules.llamacpp.compute import compute_bytes, resolve
+from fitkit.rules.llamacpp.compute import compute_bytes, resolve, too_many_nodes
 from fitkit.rules.llamacpp.context import sizes
 from fitkit.rules.llamacpp.loaded import Loaded, loaded
 from fitkit.rules.llamacpp.placement import head_copy, model_bytes
+from fitkit.rules.llamacpp.refusals import refusal, row_refusals
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split, split
 from fitkit.units import MIB
@@ -46,6 +47,18 @@ class Part:
         """The GPU's number, -1 on the host."""
         number = self.device.removeprefix("GPU")
         return int(number) if number.isdigit() else HOST
+
+
+def why_not(model: Model, quant: str | None, settings: LlamaCppSettings, n_ctx: int, n_seq_max: int) -> str:
+    """The engine's reason to refuse or die of this setting, empty where it starts."""
+    what = loaded(model, quant)
+    plain = replace_sizes(settings)
+    why = refusal(what.model, plain)
+    if why:
+        return why
+    at = sizes(plain, what.model.context, np.array([n_ctx]), np.array([n_seq_max]))
+    rows = row_refusals(what.model, plain, at) or [""]
+    return rows[0] or too_many_nodes(what, plain, split(plain, len(what.model.layers)), n_seq_max > 1)
 
 
 def parts(

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fitkit.model import Model
 from fitkit.rules.llamacpp.cache import stores
+from fitkit.rules.llamacpp.context import Sizes
 from fitkit.rules.llamacpp.flash import NEVER, heads_of
 from fitkit.rules.llamacpp.rows import block_of, is_quantized
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
@@ -27,6 +30,23 @@ def refusal(model: Model, settings: LlamaCppSettings) -> str:
     if is_quantized(value) and not flash:
         return "llama.cpp refuses: quantized V cache requires flash_attn to be enabled."
     return _block_refusal(model, settings, flash)
+
+
+# Their graph pads or repeats what does not divide, and dies of it: the batch must be whole tokens a sequence.
+_EVEN_BATCH = frozenset({"kimi-linear", "minimax-01"})
+
+
+def row_refusals(model: Model, settings: LlamaCppSettings, at: Sizes) -> list[str] | None:
+    """Why each row of a grid aborts the engine ("" where it does not); None where none can."""
+    if model.gguf_architecture not in _EVEN_BATCH or settings.kv_unified:
+        return None
+    uneven = np.minimum(at.n_ctx, at.n_ubatch) % at.n_seq_max != 0
+    return [
+        f"llama.cpp aborts: {model.gguf_architecture} needs n_ubatch to be a multiple of n_seq_max ({slots})."
+        if bad
+        else ""
+        for bad, slots in zip(uneven.tolist(), at.n_seq_max.tolist(), strict=True)
+    ]
 
 
 def _is_mla(model: Model) -> bool:

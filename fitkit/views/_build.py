@@ -1,5 +1,6 @@
 """Build hook: bundle the page's scripts with Vega, Vega-Lite and vega-embed, so that charts need no network at run time."""
 
+import compileall
 from pathlib import Path
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -25,3 +26,6 @@ class BundleVega(BuildHookInterface):
         out.write_text(vlc.javascript_bundle(script, vl_version="6.4"), encoding="utf-8")
         if self.target_name == "wheel" and version == "standard":
             build_data["force_include"] |= {str(root / source): target for source, target in PACKED.items()}
+        if version == "editable":
+            # pip compiles what a wheel brings but no checkout; where Python may write no bytecode, every start would compile.
+            compileall.compile_dir(root / "fitkit", quiet=1)

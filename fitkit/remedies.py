@@ -17,8 +17,9 @@ from fitkit.hardware import machine
 from fitkit.tables import fit
 from fitkit.tables.asked import RowQuestion, question, whole
 from fitkit.tables.resolve import DEFAULT_CONTEXT
-from fitkit.units import show_gib
+from fitkit.units import GB, show_gib
 
+_RAM_GB = (16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048)
 _USUAL = (
     "1x RTX 4090", "1x RTX 5090", "1x L40S", "1x H100 80GB", "1x H200 141GB", "2x H100 80GB", "4x H100 80GB", "8x H100 80GB",
     "8x H200 141GB", "8x B200", "8x B300",
@@ -69,6 +70,7 @@ def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     if 0 < context < asked.context:
         yield f"{context:,} tokens of context", {"contexts": context}
     yield from _more_gpus(asked)
+    yield from _more_ram(asked)
     yield from _smaller_quant(asked)
     yield from _offload(asked)
     yield from _utilization(asked)
@@ -113,6 +115,18 @@ def _more_gpus(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
         changes = {"machines": larger, "gpus": None}
         if _holds(asked, changes):
             yield f"{count}× {one.gpu.name}", changes
+            return
+
+
+def _more_ram(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
+    """The next usual size of RAM that holds it, where it runs from RAM."""
+    one = asked.machine
+    if one is None or one.count:
+        return
+    for size in (size * GB for size in _RAM_GB if size * GB > one.ram_bytes):
+        changes = {"machines": replace(one, name=f"{one.name} with {size // GB} GB", ram_bytes=size)}
+        if _holds(asked, changes):
+            yield f"{size // GB} GB of RAM", changes
             return
 
 

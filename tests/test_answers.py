@@ -52,6 +52,7 @@ NOS: list[tuple[str, Any, dict[str, Any]]] = [
     ("llama-3.1-70b", "1x 8 GiB", LIBRARY | {"parallel": 4}),
     ("llama-3.1-8b", "1x 8 GiB", LIBRARY | {"contexts": 131_072}),
     ("llama-3.3-70b", "1x H100", SHARD),
+    ("llama-3.1-70b", fk.machine("CPU", ram_gb=16), LIBRARY),
     ("qwen3-32b", "RTX 4090", {"engine": "vllm", "rules": "library"}),
     ("llama-3.1-405b", "8x H100", {"quants": "BF16", "engine": "vllm", "rules": "budget"}),
 ]

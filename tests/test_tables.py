@@ -252,6 +252,25 @@ def test_ram_only_machine() -> None:
     assert list(vllm.reason) == ["vLLM always needs a GPU."] * 2
 
 
+def test_no_gpu_asked_of_a_machine_that_has_one() -> None:
+    machine = fk.machine("RTX 4090", ram_gb=64)
+    for rules in ("library", "engine"):
+        row = fk.fit("llama-3.1-8b", machine, "Q4_K_M", rules=rules, gpus=0).iloc[0]
+        assert (row.fits, row.fit_gpus, row.badge) == (True, 0, "CPU only")
+        assert row.reason.casefold().count("runs from ram") == 1
+    for rules in ("library", "budget", "shard", "engine"):
+        table = fk.fit("llama-3.1-8b", machine, "BF16", engine="vllm", rules=rules, gpus=[0, 1])
+        assert list(table.fits) == [False, True]
+        assert table.limited_by[0] == "engine"
+
+
+def test_ram_that_nobody_told() -> None:
+    row = fk.fit("llama-3.1-8b", "CPU", "Q4_K_M", rules="library").iloc[0]
+    assert not row.fits
+    assert "give ram_gb" in row.reason
+    assert row.limited_by == "host_memory"
+
+
 def test_rows_carry_their_question() -> None:
     own = fk.load("llama-3.1-8b").with_(name="mine")
     table = fk.fit(own, "RTX 4090", "Q4_K_M", rules="library")

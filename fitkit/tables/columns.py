@@ -28,6 +28,7 @@ def limited_by(verdict: Verdict) -> list[str]:
                 filled = filled + verdict.per_gpu[name]
                 out[(out == "") & (filled > usable)] = name
         out[verdict.beyond] = "gpus"
+        out[(verdict.at["fit_gpus"] == 0) & (usable == 0)] = "host_memory"  # nobody said how much RAM there is
     for place, one in enumerate(verdict.machines):
         if free_disk_bytes(verdict.ask, one) is not None:
             out[(out == "") & ~verdict.fits & (verdict.machine == place)] = "disk"

@@ -43,7 +43,7 @@ def _asked(ask: Ask, machine: Machine, gpus: int) -> Layout:
     nodes = 1
     if _spreads(ask) and machine.count:
         most = _nodes(ask, machine)
-        nodes = next((n for n in range(-(-gpus // machine.count), most + 1) if gpus % n == 0), 1)
+        nodes = next((n for n in range(max(1, -(-gpus // machine.count)), most + 1) if gpus % n == 0), 1)
     return Layout(gpus, nodes, beyond=gpus > machine.count * nodes)
 
 

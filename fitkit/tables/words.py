@@ -146,14 +146,14 @@ def _no(ask: Ask, machine: Machine, row: dict[str, Any]) -> str:
         return f"the download of {show_gb(row['download_bytes'])} is more than the {show_gb(machine.disk_free_bytes or 0)} free where models are kept."
     if row["limit"] == "gpus":
         return f"{row['fit_gpus']} GPUs were asked of {machine.name}, which has {machine.count}."
-    if row["limit"] == "host_memory":
-        return f"does not fit on {machine.name}: its RAM of {show_gib(machine.ram_bytes)} does not hold what llama.cpp keeps beside the GPU."
     if not machine.count:
         if not machine.ram_bytes:
             return f"{machine.name} has no GPU and nobody said how much RAM: give ram_gb."
         return (
             f"does not fit in RAM: {show_gib(need)} needed, {show_gib(usable)} usable of {show_gib(machine.ram_bytes)}."
         )
+    if row["limit"] == "host_memory":
+        return f"does not fit on {machine.name}: its RAM of {show_gib(machine.ram_bytes)} does not hold what llama.cpp keeps beside the GPU."
     each = "" if row["fit_gpus"] == 1 else " each"
     text = (
         f"does not fit on {row['fit_gpus']}× {gpu_name(machine)}: {_TERMS.get(row['limit'], 'the ' + row['limit'].replace('_', ' '))} "

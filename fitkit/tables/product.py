@@ -76,8 +76,8 @@ def demand(
     --------
     >>> import fitkit as fk
     >>> row = fk.demand("llama-3.1-8b", "Q4_K_M", rules="budget", engine="vllm", parallel=8).iloc[0]
-    >>> round(row.total_bytes / 2**30, 2)
-    14.03
+    >>> print(f"{row.total_bytes / 2**30:.2f} GiB")
+    14.03 GiB
     """
     asked = asks(models_of(models), quants, kv_dtypes, engine, rules, profile)
     context = _needed(wholes("contexts", contexts, MOST_CONTEXT))

@@ -11,6 +11,7 @@ import argparse
 import copy
 import csv
 import json
+import os
 import random
 import resource
 import struct
@@ -29,7 +30,9 @@ import gguf_files
 
 import fitkit as fk
 from fitkit.sources.gguf import model_from_bytes
+from fitkit.sources.remote import named, repo_model
 from fitkit.sources.safetensors import read_header
+from fitkit.sources.wire import Answer
 
 HERE = Path(__file__).parent
 MOST_SECONDS, MOST_MEMORY = 1.0, 3 * 2**30
@@ -48,7 +51,7 @@ class Memory:
 
     def read(self, offset: int, length: int) -> bytes:
         piece = self.raw[offset : offset + length]
-        return piece + bytes(max(0, min(length, self.size - offset) - len(piece)))
+        return piece[: self.size - offset] + bytes(max(0, min(length, self.size - offset) - len(piece)))
 
 
 def damage(raw: bytes, luck: random.Random) -> bytes:
@@ -103,6 +106,33 @@ def spoil(config: Any, luck: random.Random, others: list[Any]) -> None:
         at[last] = luck.choice((at[last] + 1, at[last] - 1, -at[last], at[last] * 2**20, at[last] / 2, *SIZES))
     else:
         at[last] = copy.deepcopy(luck.choice(VALUES))
+
+
+class Told:
+    """A hub's answers from memory, in place of a Wire; one of its files, listings or headers is damaged."""
+
+    def __init__(self, files: dict[str, bytes], luck: random.Random) -> None:
+        self.luck, self.files = luck, files
+        self.spoiled = luck.choice(["listing", "headers", *files])
+
+    def get(self, url: str, most: int, *, what: str = "", span: tuple[int, int] | None = None) -> Answer:
+        """A file, a range of it, or the listing."""
+        name = url.rpartition("/")[2]
+        body = self.files.get(name)
+        if body is None:
+            siblings = [{"rfilename": one, "size": len(raw)} for one, raw in self.files.items()]
+            body, name = json.dumps({"sha": "abc", "siblings": siblings}).encode(), "listing"
+        if name == self.spoiled:
+            body = damage(body, self.luck)
+        headers = {"etag": '"1"'}
+        if not span:
+            return Answer(200, headers, body, url)
+        size = 2**40 if name.endswith(".gguf") else len(body)
+        piece = Memory(body, size).read(*span)
+        headers["content-range"] = f"bytes {span[0]}-{span[0] + len(piece) - 1}/{size}"
+        if self.spoiled == "headers":
+            headers["content-range"] = damage(headers["content-range"].encode(), self.luck).decode("latin-1")
+        return Answer(206, headers, piece, url)
 
 
 def gguf_seeds() -> list[bytes]:
@@ -171,7 +201,35 @@ def cases() -> dict[str, Callable[[random.Random], tuple[bytes, Callable[[], obj
         path.write_bytes(raw)
         return raw, lambda: fk.load(path)
 
-    return {"gguf": a_gguf, "safetensors": a_safetensors, "config": a_config, "file": a_file}
+    def a_repository(luck: random.Random) -> tuple[bytes, Callable[[], object]]:
+        names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+        index = {
+            "metadata": {"total_size": 2560},
+            "weight_map": {key: luck.choice(names) for key in entries if key[0] != "_"},
+        }
+        second = base.replace(b"layers.", b"blocks.")
+        files = {
+            "config.json": json.dumps(luck.choice(described)).encode(),
+            "model.safetensors.index.json": json.dumps(index).encode(),
+        }
+        if luck.random() < 0.7:
+            files |= {
+                name: struct.pack("<Q", len(raw)) + raw + bytes(2560)
+                for name, raw in zip(names, (base, second), strict=True)
+            }
+        else:
+            files["m-Q8_0.gguf"] = luck.choice(headers)
+        told = Told(files, luck)
+        wanted = named("org/repo:Q8_0" if "m-Q8_0.gguf" in files else "org/repo")
+        return told.spoiled.encode(), lambda: repo_model(wanted, told)  # type: ignore[arg-type]
+
+    return {
+        "repository": a_repository,
+        "gguf": a_gguf,
+        "safetensors": a_safetensors,
+        "config": a_config,
+        "file": a_file,
+    }
 
 
 def main() -> int:
@@ -182,6 +240,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("fuzz_found"))
     asked = parser.parse_args()
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
+    os.environ["HF_HUB_CACHE"] = "/dev/null"  # nothing is kept
     makers, runs, found = cases(), Counter[str](), Counter[str]()
     end, number = time.monotonic() + 60 * asked.minutes, 0
     kept: set[str] = set()

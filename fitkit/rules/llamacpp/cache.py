@@ -18,6 +18,8 @@ from fitkit.rules.remember import once_a_model
 GPU_ALIGNMENT = 128  # ggml-cuda.cu; Metal's, Vulkan's and ROCm's buffers align at most to this
 GPU_ROW = 512  # elements a quantized row is padded to at a tensor's end (MATRIX_ROW_PADDING)
 HOST_ALIGNMENT = 32
+# Blocks without KV heads are in their cache all the same, with rows of no width.
+KEEPS_EMPTY = frozenset({"deci"})
 STATE_BYTES = 4  # recurrent states are always f32
 
 
@@ -64,23 +66,26 @@ def kv_bytes(model: Model, settings: LlamaCppSettings, placed: Split, at: Sizes)
     """Bytes of all K and V tensors on each device (HOST: the CPU).
 
     A tensor is row_bytes(type, width) * cells * streams. With flash_attn "off" V is stored transposed and padded to the
-    widest layer ("auto" builds the cache before it resolves, so never). On a GPU a quantized tensor whose row is no multiple of 512 elements gets one row's rest more and
-    each tensor is aligned.
+    widest layer, in blocks without KV heads too ("auto" builds the cache before it resolves, so never); an indexer's cache
+    is one of its own. On a GPU a quantized tensor whose row is no multiple of 512 elements gets one row's rest more and each
+    tensor is aligned.
 
     Source: llama.cpp b11434, llama-kv-cache.cpp; ggml-cuda.cu, get_alloc_size.
     """
     kept = stores(model)
     widest_v = max((store.v_width for store in kept if store.kind != "indexer"), default=0)
     on_gpu, transposed_v = settings.offload_kqv, settings.flash_attn == "off"
-    alike = Counter(
-        (placed.blocks[store.layer] if on_gpu else HOST, store.window, store.k_width, store.v_width) for store in kept
-    )
+    rows = [
+        (store.layer, store.window, store.k_width, widest_v if transposed_v and store.v_width and store.kind != "indexer" else store.v_width)
+        for store in kept
+    ]  # fmt: skip
+    if transposed_v and model.gguf_architecture in KEEPS_EMPTY:
+        rows += [(number, 0, 0, widest_v) for number, layer in enumerate(model.layers) if not layer.caches]
+    alike = Counter((placed.blocks[layer] if on_gpu else HOST, *widths) for layer, *widths in rows)
     total: dict[int, IntArray] = {}
     for (device, window, k_width, v_width), layers in alike.items():
         cells = window_cells(window, settings, at) * at.n_stream
-        both = _tensor(settings.type_k, k_width, cells, device)
-        if v_width:
-            both = both + _tensor(settings.type_v, widest_v if transposed_v else v_width, cells, device)
+        both = _tensor(settings.type_k, k_width, cells, device) + _tensor(settings.type_v, v_width, cells, device)
         total[device] = total[device] + both * layers if device in total else both * layers
     return total
 

@@ -33,7 +33,7 @@ _KEPT_BY_ARCHITECTURE = {
         "attn_k_b.weight", "attn_v_b.weight",
     ),
 }  # fmt: skip
-_BARE = ("ssm_a", "ssm_d")  # written without .weight, and so left alone
+_BARE = ("ssm_a", "ssm_d", "exp_probs_b")  # written without .weight, and so left alone
 _SUFFIXES = ("bias", "scale", "input_scale")
 # Architecture → the block count that the quantizer knows as a 70B (Llama only where heads share keys).
 _70B = {"llama": 80, "llama-embed": 80, "deci": 80, "qwen2": 80, "olmo": 80, "jais2": 68}

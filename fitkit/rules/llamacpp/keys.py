@@ -61,6 +61,8 @@ def keys_of(model: Model, tensors: Sequence[Tensor], blocks: int) -> dict[str, A
 def _feed_forward(model: Model, blocks: int) -> int | tuple[int, ...]:
     """Width of the dense feed-forward, of the experts where there is none; by block where that varies or blocks have none."""
     dense = [layer.ffn_dim for layer in model.layers if layer.ffn_dim] or [layer.expert_dim for layer in model.layers]
+    if model.gguf_architecture == "qwen":
+        return 2 * dense[0]  # counts gate and up
     if model.gguf_architecture.startswith("nemotron_h"):
         return _one([layer.ffn_dim or layer.expert_dim for layer in model.layers], blocks)
     return dense[0] if len(set(dense)) == 1 else _one([layer.ffn_dim for layer in model.layers], blocks)
@@ -78,7 +80,9 @@ def _attention(model: Model, tensors: Sequence[Tensor], layers: Sequence[Layer])
     n = len(model.layers)
     heads = [layer.heads for layer in layers[:n]]
     most = max(heads, default=0)
-    keys: dict[str, Any] = {"attention.head_count": _one([one or most for one in heads], len(layers))}
+    if model.gguf_architecture != "deci":  # whose blocks without attention say so by their heads
+        heads = [one or most for one in heads]
+    keys: dict[str, Any] = {"attention.head_count": _one(heads, len(layers))}
     own = [
         next((cache for cache in layer.caches if cache.kind in (*_ATTENTION, "latent")), None) for layer in layers[:n]
     ]
@@ -86,7 +90,7 @@ def _attention(model: Model, tensors: Sequence[Tensor], layers: Sequence[Layer])
     filled = _without_cache(tensors, own, kv_heads, n)
     if model.gguf_architecture in _ONE_KV:
         keys["attention.head_count_kv"] = max(kv_heads, default=0)
-    elif most:
+    elif any(filled):
         keys["attention.head_count_kv"] = _one(filled, len(layers))
     full = next((cache for cache in own if cache and cache.kind == "full"), None) or next(
         (cache for cache in own if cache), None

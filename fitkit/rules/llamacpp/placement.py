@@ -31,6 +31,20 @@ OUTPUT_NORM = {"lfm2": "token_embd_norm", "lfm2moe": "token_embd_norm"}
 HEAD_FIRST = frozenset({"gemma3n", "gemma4"})
 
 
+# Weights of prediction blocks that are loaded though those blocks are not: the engine forgets to leave them out.
+# Source: llama.cpp b11434, src/models/*.cpp: created without mtp_flags.
+_FEED_FORWARD = (
+    "ffn_gate", "ffn_down", "ffn_up", "ffn_gate_inp", "ffn_gate_exps", "ffn_down_exps", "ffn_up_exps", "ffn_gate_up_exps",
+    "exp_probs_b", "exp_probs_b.bias", "ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp",
+)  # fmt: skip
+_NEXT_HEAD = ("nextn.embed_tokens", "nextn.shared_head_head", "nextn.shared_head_norm")
+LOADED_AHEAD: dict[str, frozenset[str]] = {
+    "cohere2moe": frozenset(_NEXT_HEAD), "deepseek32": frozenset(("exp_probs_b.bias",)), "glm-dsa": frozenset(("exp_probs_b.bias",)),
+    "hy_v3": frozenset((*_FEED_FORWARD, *_NEXT_HEAD)),
+    "step35": frozenset((*_FEED_FORWARD, *_NEXT_HEAD, "attn_q_norm", "attn_k_norm", "attn_gate")),
+}  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Weight:
     """One stored tensor: role, block (-1: model-wide), shape and ggml type."""
@@ -49,10 +63,11 @@ class Weight:
         return row_bytes(self.kind, self.shape[0]) * rows
 
 
-def weights(tensors: Iterable[Tensor]) -> Iterator[Weight]:
-    """Every tensor llama.cpp loads, one by one: no towers, no prediction blocks."""
+def weights(tensors: Iterable[Tensor], arch: str = "") -> Iterator[Weight]:
+    """Every tensor llama.cpp loads, one by one: no towers, of prediction blocks only what the engine does not leave out."""
+    ahead = LOADED_AHEAD.get(arch, frozenset())
     for tensor in tensors:
-        if tensor.part:
+        if tensor.part and not (tensor.part == "mtp" and tensor.role in ahead):
             continue
         for block in tensor.layers or (-1,):
             for _ in range(tensor.count):
@@ -72,7 +87,7 @@ def model_bytes(what: Loaded, settings: LlamaCppSettings, placed: Split) -> dict
     Source: llama.cpp b11434, llama-model.cpp (load_tensors) and llama-model-loader.cpp (create_tensor).
     """
     total: dict[str, int] = defaultdict(int)
-    for weight in weights(what.tensors):
+    for weight in weights(what.tensors, what.model.gguf_architecture):
         for device in _devices(weight, what.model.gguf_architecture, settings, placed):
             total[_buffer(weight, device, settings, placed)] += _padded(weight, device)
     return dict(total)

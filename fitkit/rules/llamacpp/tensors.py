@@ -214,6 +214,13 @@ def falcon_head(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     return tensors if any(tensor.role == "output" for tensor in tensors) else [*tensors, replace(table, role="output")]
 
 
+@rewrite("muse-glimmer")
+def scale_as_norms(model: Model, tensors: list[Tensor]) -> list[Tensor]:
+    """The factor on queries and keys is written as norms of a head."""
+    blocks, width = tuple(range(len(model.layers))), max(cache.k_dim for cache in model.caches())
+    return [*tensors, *(Tensor(role=f"attn_{side}_norm", shape=(width,), layers=blocks) for side in "qk")]
+
+
 # ---- feed-forwards ---------------------------------------------------------------------------------------------------------------
 
 
@@ -246,8 +253,9 @@ def experts_joined(model: Model, tensors: list[Tensor]) -> list[Tensor]:
 def scan_columns(model: Model, tensors: list[Tensor]) -> list[Tensor]:
     """A and D as columns, the gated norm a row a group, convolutions of Kimi's kind with a middle dimension of one."""
     groups = max((cache.groups for cache in model.caches() if cache.variant == "mamba2"), default=1)
-    for role in ("ssm_a", "ssm_d"):
-        tensors = _reshaped(tensors, role, lambda tensor: (1, tensor.shape[-1]))
+    if model.gguf_architecture != "kimi-k3":
+        for role in ("ssm_a", "ssm_d"):
+            tensors = _reshaped(tensors, role, lambda tensor: (1, tensor.shape[-1]))
     if groups > 1:
         tensors = _reshaped(tensors, "ssm_norm", lambda tensor: (tensor.shape[0] // groups, groups))
     for role in ("ssm_conv1d_q", "ssm_conv1d_k", "ssm_conv1d_v"):
@@ -275,6 +283,7 @@ NAMES = {
     "bailingmoe3": {"ssm_f": "ssm_f_a", "ssm_g": "ssm_g_a", "nextn.shared_head_norm": "layer_output_norm"},
     "bert": {"token_types_embd": "token_types"},
     "glm4moe": {"ffn_norm": "post_attention_norm"},
+    "hy_v3": {"exp_probs_b.bias": "exp_probs_b"},
     "lfm2": {"output_norm": "token_embd_norm"},
     "lfm2moe": {"output_norm": "token_embd_norm"},
     "minimax-01": {"attn_output_norm": "attn_norm_2"},

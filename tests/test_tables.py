@@ -135,8 +135,22 @@ def test_a_model_an_engine_does_not_know_is_a_row_of_a_grid() -> None:
     assert list(table.fits) == [True, False]
     assert table.limited_by[1] == "engine"
     assert "opt" in table.reason[1]
-    with pytest.raises(fk.FitError, match="opt"):
-        fk.fit("opt-125m", "RTX 4090", "Q4_K_M", rules="library")
+    for ask in (
+        lambda: fk.fit("opt-125m", "RTX 4090", "Q4_K_M", rules="library"),
+        lambda: fk.demand("opt-125m", rules="library"),
+    ):
+        with pytest.raises(fk.UnsupportedModel, match="opt"):
+            ask()
+    demand = fk.demand(["llama-3.1-8b", "opt-125m"], "Q4_K_M", rules="library")
+    assert list(demand.total_bytes.isna()) == [False, True]
+    assert "opt" in demand.note[1]
+
+
+def test_llamacpp_starts_past_a_models_length_and_says_so() -> None:
+    table = fk.demand("phi-2", "Q4_K_M", contexts=[2048, 4096])
+    assert table.total_bytes.notna().all()
+    assert table.note[0] == ""
+    assert "llama.cpp starts with it and warns" in table.note[1]
 
 
 def test_several_machines_of_one_kind_for_vllm() -> None:

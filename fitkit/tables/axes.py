@@ -87,6 +87,11 @@ class Ask:
             return "arch"
         return self.model.basis
 
+    def note(self, said: str) -> str:
+        """What is said with each row: what the rules say, and where the model's files contradict its config."""
+        contradiction = self.model.get("mismatch", "") if self.basis == "estimate" else ""
+        return f"{contradiction} {said}".strip()
+
     @property
     def tries(self) -> tuple[int, ...]:
         """The numbers of requests tried where none is asked."""

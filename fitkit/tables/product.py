@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fitkit.errors import BadInput
-from fitkit.rules import IntArray
+from fitkit.errors import BadInput, FitError
+from fitkit.rules import Allocation, IntArray
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
 from fitkit.tables.asked import mark
 from fitkit.tables.axes import Ask
@@ -87,45 +87,58 @@ def demand(
     assert cards is not None
     _refuse_size(len(asked) * len(context) * len(requests) * len(cards), context, requests)
     blocks: list[tuple[int, Block]] = []
-    sentences: list[str] = []
+    errors: list[FitError] = []
     for ask in asked:
         own = contexts_for(ask.model, context)
         flat_context, flat_requests = np.repeat(own, len(requests)), np.tile(requests, len(own))
         for count in [ask.own_gpus] if ask.own_gpus and cards.tolist() == [1] else cards.tolist():
             columns, refused = _terms(ask, count, flat_context, flat_requests)
-            sentences += refused
+            errors += refused
             blocks.append(
                 (
                     len(flat_context),
                     {**_names(ask, count), "context": flat_context, "parallel": flat_requests, **columns},
                 )
             )
-    if len(blocks) == 1 and blocks[0][0] == 1 and sentences:
-        raise BadInput(sentences[0])
+    if len(blocks) == 1 and blocks[0][0] == 1 and errors:
+        raise errors[0]
     return mark(frame(DEMAND_COLUMNS, blocks), asked, [])
 
 
-def _terms(ask: Ask, count: int, context: IntArray, requests: IntArray) -> tuple[dict[str, Any], list[str]]:
-    """The columns of one combination's terms, NA with a note where it cannot run, and the sentences why not."""
-    sentence = ask.refusal or (ask.counted.check(ask.job(count)) if ask.counted else "")
-    if sentence or ask.counted is None:
-        return {"note": sentence}, [sentence]
-    allocation = ask.counted.allocate(ask.job(count), context, requests)
+def _terms(ask: Ask, count: int, context: IntArray, requests: IntArray) -> tuple[dict[str, Any], list[FitError]]:
+    """The columns of one combination's terms, NA with a note where it cannot run, and the errors that say why not."""
+    try:
+        sentence = ask.refusal or (ask.counted.check(ask.job(count)) if ask.counted else "")
+        if sentence or ask.counted is None:
+            raise BadInput(sentence)
+        allocation = ask.counted.allocate(ask.job(count), context, requests)
+    except FitError as error:  # of one combination; the others are answered all the same
+        return {"note": str(error)}, [error]
     columns: dict[str, Any] = {**term_columns(allocation, max(1, count)), "note": allocation.note}
+    refused = _refused(ask, allocation, context)
+    if not any(refused.values()):
+        return columns, []
+    notes = [refused.get(row) or allocation.note for row in range(len(context))]
+    out = np.array([bool(refused.get(row)) for row in range(len(context))])
+    if (ask.engine, ask.rules) == ("llama.cpp", "engine") and allocation.refused is None:
+        columns["note"] = [
+            f"{text.removesuffix('.')}; llama.cpp starts with it and warns." if no else text
+            for no, text in zip(out, notes, strict=True)
+        ]
+        return columns, []
+    columns = {
+        name: np.where(out, NA, value) if isinstance(value, np.ndarray) else value for name, value in columns.items()
+    }
+    return columns | {"note": notes}, [BadInput(next(filter(None, refused.values())))]
+
+
+def _refused(ask: Ask, allocation: Allocation, context: IntArray) -> dict[int, str]:
+    """Rows that do not start, or are longer than the model was made for, and why."""
+    refused = dict(enumerate(allocation.refused)) if allocation.refused is not None and any(allocation.refused) else {}
     if ask.model.context and context.max() > ask.model.context:
-        over = context > ask.model.context
-        if (ask.engine, ask.rules) == ("llama.cpp", "engine"):  # it starts all the same, with a warning in its log
-            sentence = too_long(ask.model, int(context.max())).removesuffix(".")
-            columns["note"] = np.where(over, f"{sentence}; llama.cpp starts with it and warns.", allocation.note)
-            return columns, []
-        columns = {
-            name: np.where(over, NA, value) if isinstance(value, np.ndarray) else value
-            for name, value in columns.items()
-        }
-        sentence = too_long(ask.model, int(context.max()))
-        columns["note"] = np.where(over, sentence, allocation.note)
-        return columns, [sentence]
-    return columns, []
+        for row in np.flatnonzero(context > ask.model.context).tolist():
+            refused[row] = refused.get(row) or too_long(ask.model, int(context[row]))
+    return refused
 
 
 def fit(
@@ -180,7 +193,7 @@ def fit(
                 continue
             judged, impossible = judge(ask, found, flat_context, flat_requests, count)
             if single and impossible:
-                raise BadInput(impossible)
+                raise impossible
             blocks += [(len(flat_context), one) for one in judged]
     return mark(frame(FIT_COLUMNS, blocks), asked, found)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fitkit.errors import FitError
+from fitkit.errors import BadInput, FitError
 from fitkit.hardware import Machine
 from fitkit.rules import IntArray
 from fitkit.tables.axes import Ask
@@ -18,10 +18,10 @@ from fitkit.tables.verdict import Verdict, decide
 
 def judge(
     ask: Ask, machines: Sequence[Machine], context: IntArray, parallel: IntArray, gpus: int | None
-) -> tuple[list[Block], str]:
-    """One block of `fit`'s columns a machine, and why nothing can run at all (else empty)."""
+) -> tuple[list[Block], FitError | None]:
+    """One block of `fit`'s columns a machine, and the error that says why nothing can run at all (else None)."""
     blocks: list[Block] = [{}] * len(machines)
-    impossible: list[str] = []
+    impossible: list[FitError | None] = []
     for places in _alike(ask, machines):
         verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
         try:
@@ -29,13 +29,14 @@ def judge(
         except FitError as error:  # a model the rules do not know: a refusal, told once a row
             verdict = Verdict(ask, [machines[place] for place in places], context, parallel, gpus)
             verdict.refused = [str(error)] * len(verdict.context)
-            verdict.impossible = str(error)
-        impossible.append(verdict.impossible)
+            impossible.append(error)
+        else:
+            impossible.append(BadInput(verdict.impossible) if verdict.impossible else None)
         whole = columns(verdict)
         for number, place in enumerate(places):
             part = slice(number * len(context), (number + 1) * len(context))
             blocks[place] = {name: values[part] if _per_row(values) else values for name, values in whole.items()}
-    return blocks, impossible[0] if all(impossible) else ""
+    return blocks, impossible[0] if all(impossible) else None
 
 
 def _per_row(values: Any) -> bool:

@@ -240,7 +240,7 @@ def _fill(tried: Tried, rows: IntArray, which: IntArray) -> None:
     verdict.put("usable_per_gpu_bytes", rows, tried.usable[verdict.machine[rows]])
     reserved = np.array([verdict.ask.reserved(one, way) for one in verdict.machines], dtype=np.int64)
     verdict.put("reserved_per_gpu_bytes", rows, reserved[verdict.machine[rows]])
-    verdict.notes[rows] = allocation.note
+    verdict.notes[rows] = verdict.ask.note(allocation.note)
     if allocation.refused is not None:
         for row, at in zip(rows.tolist(), picked.tolist(), strict=True):
             verdict.refused[row] = allocation.refused[at]

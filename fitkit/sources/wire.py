@@ -20,7 +20,7 @@ from fitkit.sources.hub import Passing, endpoint, origin, pieces, refused, reque
 
 Progress: TypeAlias = Callable[[str, int], object]  # (what is being read, bytes moved so far in this load)
 
-MOST_MOVED_BYTES = 96 * 2**20
+MOST_MOVED_BYTES, MOST_FILE_BYTES = 96 * 2**20, 2**50
 TRIES, LONGEST_PAUSE, LONGEST_ANSWER, MOST_REDIRECTS = 3, 10.0, 3, 5
 _MOVED = (301, 302, 303, 307, 308)
 _PASSING = (408, 425, 429, 500, 502, 503, 504)
@@ -216,6 +216,8 @@ def _ranged(answer: Answer, offset: int, length: int) -> tuple[bytes, int]:
     if not match:
         raise refused(answer.url, f"says the range {printable(said, 60)!r}, which is none", 206)
     first, last, size = (int(one) for one in match.groups())
+    if size > MOST_FILE_BYTES:
+        raise refused(answer.url, f"says a file of {size:,} bytes, more than any model's", 206)
     expected = min(offset + length, size) - 1
     if first != offset or last != expected or len(answer.body) != last - first + 1:
         raise refused(

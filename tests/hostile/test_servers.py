@@ -113,6 +113,7 @@ FAULTS: dict[str, tuple[str, Fault, str]] = {
     "a range that is none": (WEIGHTS, ranged("bytes all of it", SAFETENSORS), "which is none"),
     "a range of unknown size": (WEIGHTS, ranged("bytes 0-9/*", SAFETENSORS), "which is none"),
     "a range larger than files get": (WEIGHTS, ranged("bytes 0-32767/" + "9" * 40, SAFETENSORS), "which is none"),
+    "a file of an exabyte": (WEIGHTS, ranged("bytes 0-32767/" + "9" * 18, bytes(32768)), "more than any model's"),
     "a range cut short": (WEIGHTS, ranged("bytes 0-9/100000", b"0123456789"), "where 0-32767 was asked for"),
     "a range whose body is short": (WEIGHTS, ranged("bytes 0-32767/100000", b"0123456789"), "gave 10 bytes"),
     "a range that is compressed": (WEIGHTS, ranged("bytes 0-32767/100000", BOMB[:100], Content_Encoding="br"), "sends br"),

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
-from fitkit.errors import BadInput, UnknownName, UnsupportedModel, short
+from fitkit.errors import BadInput, UnknownName, UnsupportedModel, printable, short
 from fitkit.model import Model, Tensor
 from fitkit.sources.config.build import Build
 from fitkit.sources.config.leftover import refuse_leftovers
@@ -42,6 +42,9 @@ def family(*model_types: str, architectures: tuple[str, ...] = ()) -> Callable[[
         return function
 
     return register
+
+
+_MOST_PARAMS = 10**15  # hundreds of times the largest published; more would not fit the tables' integers
 
 
 def model_from_config(
@@ -92,8 +95,10 @@ def finish(config: Config, shape: Shape, *, name: str, source: str, family: str,
     tensors, quant, kv_dtype = apply_quantization(config, shape.build)
     layers = shape.build.layers()
     params, active = count(tensors, layers_experts(shape))
+    if params > _MOST_PARAMS:
+        raise BadInput(f"{config.place}: its numbers give {params:,} parameters together, more than any model's.")
     return Model(
-        name=name or config.text("_name_or_path", default="") or family,
+        name=printable(name or config.text("_name_or_path", default="") or family),
         family=family,
         basis="arch",
         layers=layers,

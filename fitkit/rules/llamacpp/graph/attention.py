@@ -47,6 +47,8 @@ def attend(b: Builder, x: Node, block: int, heads: Heads, window: bool, shape: S
         cur = _hadamard(b, cur, rotated[1], f"v{int(window)}")
     if gate:
         cur = b.like("mul", cur, b.like("unary", b.make("cont", b.floats(gate), gate)))
+    elif b.has(block, "attn_gate"):
+        cur = b.like("mul", cur, b.like("unary", b.mm(x, block, "attn_gate")))
     return b.mm(cur, block, "attn_output" if b.has(block, "attn_output") else "attn_out")
 
 

@@ -44,6 +44,7 @@ _DELTA = Shape(late_rows=True, norm_at_once=True)
 _GEMMA = Shape(scaled_embeddings=True, scaled_query=True)
 _LAYER_NORM = Shape(layer_norm=True)
 SHAPES: dict[str, Shape] = {
+    "afmoe": Shape(plain_scale=True, rope_only_sliding=True),
     "bailingmoe3": _LATE, "cohere2moe": replace(_LATE, parallel="feed_forward"), "hy_v3": _LATE, "gpt-oss": replace(_LATE, post_norms=False, routing=Routing(late_softmax=True, norm=False)),
     "qwen35": _DELTA, "qwen35moe": _DELTA, "qwen3next": _DELTA, "step35": _LATE,
     "nemotron_h": replace(_LATE, rope=False), "nemotron_h_moe": replace(_LATE, rope=False, logits_first=True),

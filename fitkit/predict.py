@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, get_args
 
 from fitkit.errors import BadInput
 from fitkit.hardware import Gpu
 from fitkit.hardware import gpu as gpu_named
-from fitkit.model import Model
+from fitkit.rules.base import Evidence
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.vllm.settings import VLLMSettings
 from fitkit.rules.vllm.startup import Startup, startup
+from fitkit.sources import load
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -21,18 +23,18 @@ class LlamaCpp(LlamaCppSettings):
 
     __slots__ = ()
 
-    def buffers(self, model: Model, quant: str | None = None) -> pd.DataFrame:
-        """Every buffer llama.cpp would make for `model`, as its log prints them.
+    def buffers(self, model: Any, quant: str | None = None) -> pd.DataFrame:
+        """Every buffer llama.cpp would make for `model` (a Model, or what `load` takes), as its log prints them.
 
-        `quant` sizes a model that has no file (None: a GGUF's own type, else Q4_K_M). Columns: device (CPU, CPU_Mapped,
-        CPU_REPACK, GPU_Host, GPU0, ...), kind (model, kv, state, compute, output, runtime; mmproj, draft, lora),
-        bytes, low, high, evidence, log_name, source.
+        `quant` sizes a model that has no file (None: a GGUF's own type, else what `demand` takes: Q4_K_M, MXFP4_MOE for
+        MXFP4 checkpoints). Columns: device (CPU, CPU_Mapped, CPU_REPACK, GPU_Host, GPU0, ...), kind (model, kv, state,
+        compute, output, runtime; mmproj, draft, lora), bytes, low, high, evidence, log_name, source.
 
         Raises BadInput, with the engine's reason, where llama.cpp refuses the setting or dies of it; UnsupportedModel
         for an architecture that is not modelled.
 
         >>> import fitkit as fk
-        >>> table = fk.LlamaCpp(n_ctx=32768).buffers(fk.load("llama-3.1-8b"), quant="Q4_K_M")
+        >>> table = fk.LlamaCpp(n_ctx=32768).buffers("llama-3.1-8b", quant="Q4_K_M")
         >>> int(table.loc[table.kind == "kv", "bytes"].sum()) // 2**20
         4096
         """
@@ -40,7 +42,11 @@ class LlamaCpp(LlamaCppSettings):
         import pandas as pd
 
         from fitkit.rules.llamacpp.engine import parts, why_not
+        from fitkit.tables.resolve import is_gguf, quants_of
 
+        model = load(model)
+        if quant is not None or not is_gguf(model):
+            [quant] = quants_of(model, quant, "llama.cpp")
         why = why_not(model, quant, self, self.n_ctx, self.n_seq_max)
         if why:
             raise BadInput(why)
@@ -54,10 +60,19 @@ class LlamaCpp(LlamaCppSettings):
             }
             for part in parts(model, quant, self, one * self.n_ctx, one * self.n_seq_max)
         ]  # fmt: skip
-        frame = pd.DataFrame(rows)
-        keys = ["device", "kind", "evidence", "log_name", "source"]
-        frame = frame.groupby(keys, sort=False, as_index=False)[["bytes", "low", "high"]].sum()
+        groups = pd.DataFrame(rows).groupby(["device", "kind", "log_name"], sort=False, as_index=False)
+        sizes = {name: (name, "sum") for name in ("bytes", "low", "high")}
+        frame = groups.agg(**sizes, evidence=("evidence", _weakest), source=("source", _all))
         return frame[["device", "kind", "bytes", "low", "high", "evidence", "log_name", "source"]]
+
+
+def _weakest(levels: Iterable[Evidence]) -> Evidence:
+    """A sum is as firm as its least firm part."""
+    return max(levels, key=get_args(Evidence).index)
+
+
+def _all(sources: Iterable[str]) -> str:
+    return "; ".join(dict.fromkeys(sources))
 
 
 class VLLM(VLLMSettings):
@@ -65,13 +80,13 @@ class VLLM(VLLMSettings):
 
     __slots__ = ()
 
-    def startup(self, model: Model, gpu: str | Gpu) -> Startup:
-        """What vLLM would do at start-up on GPUs of this kind: its log line, or why it stops.
+    def startup(self, model: Any, gpu: str | Gpu) -> Startup:
+        """What vLLM would do at start-up with `model` (a Model, or what `load` takes) on GPUs of this kind: its log line, or why it stops.
 
         Raises UnknownName for a GPU nobody knows, UnsupportedModel where vLLM's handling of the model is not modelled.
 
         >>> import fitkit as fk
-        >>> fk.VLLM(kv_cache_memory_bytes=8 * 2**30).startup(fk.load("llama-3.1-8b"), gpu="H100 80GB").block_size
+        >>> fk.VLLM(kv_cache_memory_bytes=8 * 2**30).startup("llama-3.1-8b", gpu="H100 80GB").block_size
         16
         """
-        return startup(self, model, gpu if isinstance(gpu, Gpu) else gpu_named(gpu))
+        return startup(self, load(model), gpu if isinstance(gpu, Gpu) else gpu_named(gpu))

@@ -172,7 +172,10 @@ def test_shards_are_summed_and_a_missing_one_is_told(tmp_path: Path) -> None:
 def test_files_of_another_model_are_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | {"intermediate_size": 480}))
     write(tmp_path / "model.safetensors", llama_tensors())
-    assert "check that the two belong together" in fk.load(tmp_path).get("mismatch")
+    model = fk.load(tmp_path)
+    assert "check that the two belong together" in model.get("mismatch")
+    rows = [fk.demand(model, engine="vllm").iloc[0], fk.fit(model, "1x RTX 4090", engine="vllm").iloc[0]]
+    assert all("check that the two belong together" in row.note for row in rows)
     write(tmp_path / "model.safetensors", llama_tensors(layers=1))
     with pytest.raises(fk.BadInput, match=r"the files hold 1 layers, config.json says 2"):
         fk.load(tmp_path)

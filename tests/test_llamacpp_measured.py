@@ -7,11 +7,11 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
+from gguf_files import MEASURED, measured_model
 
 import fitkit as fk
 from fitkit.errors import BadInput
 from fitkit.model import Model
-from gguf_files import MEASURED, measured_model
 
 # Group -> (least share within 2%, least share within 10%) of a compute buffer, for batches of 128 tokens and more.
 CLAIMS = {"f16": (0.95, 0.98), "other cache": (0.90, 0.97), "fa off": (0.90, 0.97), "several or partial": (0.80, 0.93)}

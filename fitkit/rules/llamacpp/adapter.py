@@ -57,7 +57,9 @@ class LlamaCppRules:
                 terms.append(_term(name, column, own, counted, fullest, context))
         host = _sum([part.bytes for part in found if part.gpu < 0], context)
         at = sizes(settings, job.model.context, context * parallel, parallel)
-        return Allocation(terms=tuple(terms), refused=row_refusals(job.model, settings, at), host_bytes=host if gpus else None)
+        return Allocation(
+            terms=tuple(terms), refused=row_refusals(job.model, settings, at), host_bytes=host if gpus else None
+        )
 
     def depends_on(self, gpu: Gpu) -> object:
         """What of a GPU the buffers depend on: tables ask once for all machines of one kind."""

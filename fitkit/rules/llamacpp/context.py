@@ -9,6 +9,7 @@ import numpy as np
 from fitkit.rules.base import IntArray
 from fitkit.rules.llamacpp.rows import padded
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
+from fitkit.rules.llamacpp.versions import has
 
 CELLS = 256  # n_ctx comes in multiples of this; llama-context.cpp
 
@@ -68,4 +69,5 @@ def _outputs_asked(settings: LlamaCppSettings, n_batch: IntArray, n_seq_max: Int
     """Tokens whose logits the caller may ask of one graph."""
     if settings.n_outputs_max is not None:
         return np.full_like(n_batch, settings.n_outputs_max) if settings.n_outputs_max else n_batch
-    return n_seq_max.astype(np.int64) if settings.caller == "server" else n_batch
+    limited = settings.caller == "server" and has(settings.build, "server_limits_outputs")
+    return n_seq_max.astype(np.int64) if limited else n_batch

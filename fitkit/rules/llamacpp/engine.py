@@ -17,10 +17,20 @@ from fitkit.rules.llamacpp.placement import head_copy, model_bytes
 from fitkit.rules.llamacpp.refusals import refusal, row_refusals
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split, split
+from fitkit.rules.llamacpp.versions import is_seen
 from fitkit.units import MIB
 
 Kind = Literal["model", "kv", "state", "compute", "output", "runtime", "mmproj", "draft", "lora"]
 SOURCE = "llama.cpp b11434"
+# Architectures whose graph was laid beside the engine's own planner (tests/measured/llamacpp.csv).
+MEASURED = frozenset({
+    "cohere2", "command-r", "dbrx", "deepseek2", "ernie4_5-moe", "falcon", "falcon-h1", "gemma", "gemma2", "gemma3", "gemma3n",
+    "gemma4", "glm4", "glm4moe", "gpt-oss", "gpt2", "granitehybrid", "granitemoe", "internlm2", "jamba", "kimi-linear", "lfm2",
+    "llama", "llama4", "mamba", "mamba2", "minicpm3", "mistral3", "nemotron_h", "nemotron_h_moe", "olmoe", "phi2", "phi3",
+    "phimoe", "qwen2", "qwen2moe", "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next", "qwen3vl", "rwkv7", "smollm3",
+    "stablelm", "starcoder2",
+})  # fmt: skip
+KNOWN_STATES = frozenset({"mamba1", "mamba2", "gdn", "kda", "shortconv", "rwkv7"})
 # What a GPU's driver and libraries take of it besides the engine's own buffers: low, expected, high.
 RUNTIME_BYTES = {
     "cuda": (300 * MIB, 500 * MIB, 750 * MIB), "rocm": (300 * MIB, 600 * MIB, 1000 * MIB),
@@ -126,11 +136,34 @@ def _compute(
 ) -> list[Part]:
     flash = resolve(what, settings, placed)
     table = compute_bytes(what, settings, placed, flash, n_ctx, n_seq_max)
+    evidence, low, high = _how_sure(what, settings, placed)
     return [
-        Part(device=name, kind="compute", bytes=size, evidence="engine", log_name=f"{log_device(name, settings)} compute buffer size",
-             source=f"{SOURCE}, ggml-alloc.c", low=size * 98 // 100, high=size * 102 // 100)
+        Part(
+            device=name, kind="compute", bytes=size, evidence=evidence, log_name=f"{log_device(name, settings)} compute buffer size",
+            source=f"{SOURCE}, ggml-alloc.c and src/models", low=size * low // 100, high=size * high // 100,
+        )
         for name, size in sorted(table.items())
     ]  # fmt: skip
+
+
+def _how_sure(what: Loaded, settings: LlamaCppSettings, placed: Split) -> tuple[Evidence, int, int]:
+    """Evidence of the compute buffers, and their range in percent.
+
+    Within 2% on one device for architectures laid beside the engine's own planner, 10% over several devices or partly on
+    the host; more where the architecture's graph, the backend or the build was not.
+    """
+    kinds = {cache.kind for cache in what.model.caches()}
+    states = {cache.variant for cache in what.model.caches() if cache.kind == "state"}
+    if kinds & {"indexer", "compressed"} or states - KNOWN_STATES:
+        return "assumed", 50, 300  # parts of these graphs are not modelled
+    if not is_seen(settings.build) or settings.backend not in ("cuda", "cpu"):
+        return "assumed", 60, 160
+    if what.model.gguf_architecture not in MEASURED:
+        return "fitted", 80, 125
+    whole = (
+        placed.devices <= 1 and (placed.whole or not placed.devices) and not settings.cpu_moe and not settings.n_cpu_moe
+    )
+    return ("engine", 98, 102) if whole else ("engine", 90, 111)
 
 
 def _runtime(settings: LlamaCppSettings, placed: Split, ones: IntArray) -> list[Part]:

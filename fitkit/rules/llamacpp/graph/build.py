@@ -27,6 +27,7 @@ from fitkit.rules.llamacpp.placement import INPUT_ROLES, OUTPUT_NORM, OUTPUT_ROL
 from fitkit.rules.llamacpp.rows import is_quantized, row_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split
+from fitkit.rules.llamacpp.versions import has
 
 F32, F16, I32, I64 = 4, 2, 4, 8
 
@@ -196,8 +197,16 @@ class Builder:
 
     def mask(self, window: bool) -> Node:
         """The mask of the full or the sliding caches: one f16 (f32 without flash attention) a token and cell."""
-        size = F16 if self.flash else F32
-        return self.input(f"mask{int(window)}", form(TOKENS_WINDOW if window else TOKENS_CELLS, size))
+        basis = TOKENS_WINDOW if window else TOKENS_CELLS
+        if has(self.settings.build, "f16_masks"):
+            return self.input(f"mask{int(window)}", form(basis, F16 if self.flash else F32))
+        mask = self.input(f"mask{int(window)}", form(basis, F32))
+        if not self.flash:
+            return mask
+        name = f"mask{int(window)} as f16"
+        if name not in self.inputs:
+            self.inputs[name] = self.make("cast", 0, mask, size=form(basis, F16), rows=TOKENS)
+        return self.inputs[name]
 
     def cells(self, window: bool) -> int:
         """The basis that counts a cache's cells."""

@@ -12,6 +12,7 @@ from fitkit.rules.llamacpp.graph.build import F32, I32, I64, Builder
 from fitkit.rules.llamacpp.graph.feedforward import Routing, dense, experts
 from fitkit.rules.llamacpp.graph.shapes import Shape, shape_of
 from fitkit.rules.llamacpp.graph.tensor import TOKENS, Node, form
+from fitkit.rules.llamacpp.versions import has
 
 
 @dataclass(slots=True)
@@ -68,7 +69,7 @@ def embed(run: Run) -> Node:
     x = b.make("pad", width, x) if width != own else x
     b.graph.expand(x)
     b.graph.expand(b.input("vectors", form(TOKENS, width * F32)))
-    if shape.mixed_batches:
+    if shape.mixed_batches and has(b.settings.build, "mixed_batches"):
         mixed = b.make("get_rows", own, table, b.input("mixed_tokens", form(TOKENS, I32)), rows=TOKENS)
         mixed = b.make("pad", width, mixed) if width != own else mixed
         copy = b.make("dup", width, b.input("mixed_vectors", form(TOKENS, width * F32)), rows=TOKENS)

@@ -32,11 +32,11 @@ _SHARD_QUANTS = {"llama.cpp": ("Q8_0", "Q4_K_M"), "vllm": ("BF16", "FP8"), "sgla
 _BUDGET_QUANTS = ("BF16", "FP8", "Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "Q3_K_M", "GPTQ", "AWQ", "MXFP4")
 # The rows of the matrix: what people choose between, heaviest first.
 WAYS = (
+    ("budget", "vllm"),
     ("engine", "llama.cpp"),
     ("engine", "vllm"),
     ("library", "llama.cpp"),
     ("library", "vllm"),
-    ("budget", "vllm"),
     ("shard", "vllm"),
 )
 _COMMON = {

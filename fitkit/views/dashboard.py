@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,6 +22,7 @@ from fitkit.views.chips import chips
 from fitkit.views.state import State, from_plan, from_query
 
 _HERE = Path(__file__).parent
+_log = logging.getLogger(__name__)
 
 
 Part = tuple[dict[str, str], dict[str, rows.Rows], dict[str, str]]  # slots, rows by dataset, words by chart
@@ -80,29 +82,35 @@ class Dashboard(anywidget.AnyWidget):
         self.on_msg(self._hear)
 
     def _hear(self, _widget: Any, message: dict[str, Any], _buffers: Any) -> None:
-        """One message of the browser; whatever it holds, the page stays."""
-        kind = message.get("kind")
+        """One message of the browser; whatever it holds, the page stays and is answered."""
         try:
-            if kind == "rest":
-                self.send({"kind": "part", "more": next(self._rest, False)})
-                return
-            if kind == "save":
-                self._save(str(message.get("what")))
-                return
-            if kind == "load":
-                given = from_plan(str(message.get("text")), self.question)
-            elif kind == "asked":
-                given = from_query(str(message.get("query")))
-            else:
-                given = dict(message.get("state") or {})
+            self._do(message)
         except FitError as error:
             self.send({"kind": "said", "text": str(error)})
-            return
-        new, errors = self.question.read(given)
-        if kind == "asked" and not self._knows(new.model):
-            new, errors = replace(new, model=self.question.model), {}
-        self.answer(new, {} if kind == "asked" else errors)
-        self.send({"kind": "quick"})
+        except Exception as error:  # a defect: told in one sentence, the traceback is for the log
+            _log.exception("The page could not answer %.200r", message)
+            self.send(
+                {
+                    "kind": "said",
+                    "text": f"This question met a defect of the page ({type(error).__name__}); another one may work.",
+                }
+            )
+        if message.get("kind") in ("set", "asked", "load"):
+            self.send({"kind": "quick"})
+
+    def _do(self, message: dict[str, Any]) -> None:
+        kind = message.get("kind")
+        if kind == "rest":
+            self.send({"kind": "part", "more": next(self._rest, False)})
+        elif kind == "save":
+            self._save(str(message.get("what")))
+        elif kind == "load":
+            self.answer(*self.question.read(from_plan(str(message.get("text")), self.question)))
+        elif kind == "asked":
+            new, _ = self.question.read(from_query(str(message.get("query"))))
+            self.answer(new if self._knows(new.model) else replace(new, model=self.question.model), {})
+        else:
+            self.answer(*self.question.read(dict(message.get("state") or {})))
 
     def _save(self, what: str) -> None:
         """Hand the browser a file to save: the plan, or the table with every column."""

@@ -81,13 +81,17 @@ def verdict(row: Row) -> str:
         ("overhead", row["overhead_bytes"], show_gib),
         ("longest context", row["max_context"], lambda n: f"{int(n):,} tokens" if n else "none"),
         ("download", row["download_bytes"], show_gb),
-        ("reserved a card", row["reserved_per_gpu_bytes"] or pd.NA, show_gib),
+        ("reserved a card", _or_none(row["reserved_per_gpu_bytes"]), show_gib),
     ]
     facts = "".join(f"<span>{e(n)} <b>{e(show(v))}</b></span>" for n, v, show in figures if known(v))
     return (
         f'<div class="fk-answer-line fk-{css}" tabindex="-1"><span class="fk-mark" aria-hidden="true">{mark}</span>'
         f'<strong>{e(headline(row))}</strong><p>{e(reason(row))}</p><div class="fk-facts">{facts}</div></div>'
     )
+
+
+def _or_none(size: Any) -> Any:
+    return size if known(size) and size else pd.NA
 
 
 def reason(row: Row) -> str:
@@ -250,7 +254,7 @@ def others(ways: Sequence[tuple[State, Any]]) -> str:
             )  # fmt: skip
             many = f"{int(row['max_parallel']):,}" if known(row["max_parallel"]) else "–"
             rest = f'{sizes}<td class="fk-n">{many}</td><td class="fk-verdict-cell" title="{e(row["reason"])}">{mark} {word}</td>'
-        body.append(f'<tr><th scope="row">{e(_way(state))}</th><td class="fk-less">{e(state.quant)}</td>{rest}</tr>')
+        body.append(f'<tr><th scope="row">{_way(state)}</th><td class="fk-less">{e(state.quant)}</td>{rest}</tr>')
     return (
         '<table><thead><tr><th scope="col">Counted by</th><th scope="col" class="fk-less">Weights as</th>'
         '<th scope="col" class="fk-n fk-less">Weights</th><th scope="col" class="fk-n fk-less">KV cache</th>'
@@ -259,12 +263,19 @@ def others(ways: Sequence[tuple[State, Any]]) -> str:
     )
 
 
-_RULES = {"engine": "what it allocates", "library": "library rule", "budget": "memory budget", "shard": "shard plan"}
+_WAYS = {
+    "engine": "{}, as it allocates",
+    "library": "Library rule, {}",
+    "budget": "Theory: budget for {}",
+    "shard": "Shard plan, {}",
+}
 _ENGINES = {"llama.cpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
 
 
 def _way(state: State) -> str:
-    return f"{_ENGINES[state.engine]}, {_RULES[state.rules]}"
+    """A way to count as a button that takes it over."""
+    name = _WAYS[state.rules].format(_ENGINES[state.engine])
+    return f'<button type="button" class="fk-link" {setter(rules=state.rules, engine=state.engine, quant=state.quant)}>{e(name)}</button>'
 
 
 def explained(terms: pd.DataFrame) -> str:

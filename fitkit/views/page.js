@@ -75,7 +75,7 @@ function render({ model, el }) {
     h("div", { className: "fk-two" }, section(CHARTS.heat, slot("heatnote"), chart("heat")), section(CHARTS.lines, slot("linesnote"), chart("lines"))),
     section("Quantization × machine", slot("matrix")),
     section("How to run it", h("div", { className: "fk-run" }, slot("command"), copy)),
-    section("The same question, counted by others", slot("others")),
+    section("Theory, llama.cpp and vLLM side by side", slot("others")),
     section("The table", h("div", { className: "fk-row" }, csv), slot("table")),
     folded("How we know", "known"), folded("What the words mean", "words"));
   const root = h("div", { className: "fk", lang: "en" },

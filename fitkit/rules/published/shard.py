@@ -59,6 +59,8 @@ class ShardRules:
         """Tensor parallelism divides the KV heads, or is a multiple of them; it always divides the query heads."""
         if job.gpus == 0:
             return "The shard rules plan GPUs; none was given."
+        if cache_type(job.kv_dtype) not in _KV_BYTES:
+            return f"The shard rules count a cache of 16 or 8 bits, not {job.kv_dtype}."
         if job.engine == "llama.cpp":
             return "llama.cpp serves from one node in these rules." if job.nodes > 1 else ""
         return tensor_parallel_refusal(job.gpus // job.nodes, job.model.heads, job.model.kv_heads)

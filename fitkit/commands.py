@@ -155,6 +155,12 @@ def _repo(model: Model) -> str:
 
 def _gguf(model: Model, quant: str) -> list[str]:
     """Where llama-server finds the file: its path, the repository that is known to hold it, or a name to be replaced."""
+    if match := re.fullmatch(r"hf://([\w.-]+/[\w.-]+)/(.+\.gguf)", model.source):
+        return ["-hf", match[1], "-hff", match[2]]
+    if match := re.fullmatch(r"([\w.-]+/[\w.-]+):([\w.-]+)", model.source):
+        return ["-hf", f"{match[1]}:{match[2] if quant == model.quant else quant}"]
+    if model.source.startswith(("http://", "https://")):
+        return ["-mu", model.source]
     if model.source.endswith(".gguf"):
         return ["-m", model.source]
     for row in facts.rows("files"):

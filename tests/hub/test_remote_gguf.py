@@ -205,3 +205,16 @@ def test_quantizations_are_read_from_names(name: str, quant: str) -> None:
 def test_variants_join_parts() -> None:
     names = {"m-F16-00001-of-00002.gguf": 5, "m-F16-00002-of-00002.gguf": 7, "m-Q8_0.gguf": 6, "x.txt": 1}
     assert [(one.quant, one.bytes, len(one.files)) for one in variants(names)] == [("F16", 12, 2), ("Q8_0", 6, 1)]
+
+
+def test_launch_lines_name_the_file_where_it_lies(hub: Hub) -> None:
+    hub.put("org/repo", {"small-Q8_0.gguf": gguf_file(llama()), "a/other-Q8_0.gguf": gguf_file(llama())})
+    hub.put("org/one", {"small-F16.gguf": gguf_file(llama())})
+    address = f"{hub.cdn}/cdn/org/one//small-F16.gguf"
+    for source, words in (
+        ("org/one:F16", "-hf org/one:"),
+        ("hf://org/repo/a/other-Q8_0.gguf", "-hf org/repo -hff a/other-Q8_0.gguf"),
+        (address, f"-mu {address}"),
+    ):
+        row = fk.fit(fk.load(source), "RTX 4090", quants="F16", contexts=512).iloc[0]
+        assert words in fk.command(row)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from fitkit.model import Model
 from fitkit.rules.base import Evidence
-from fitkit.rules.vllm.settings import VLLMSettings, release_of
+from fitkit.rules.vllm.settings import DTYPES, VLLMSettings, release_of
 from fitkit.units import GIB, MIB
 
 
@@ -23,6 +23,7 @@ class Part:
     high: int
     evidence: Evidence
     source: str
+    moved_by: str = ""  # the options that raise or lower it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +40,8 @@ class Era:
     """The versions from `first` on, until the next one, and what was logged by them.
 
     `scratch` is bytes for each logit (sequences x vocabulary) besides the logits themselves; `alone_gib` and
-    `group_gib` are what one GPU and each GPU of a group loses to the driver, NCCL and other non-torch memory.
+    `group_gib` are what one GPU and each GPU of a tensor-parallel group loses to NCCL and other non-torch memory, counted
+    inside vLLM's share; `graph_mib` is a CUDA graph's memory for one layer and one batch size.
     """
 
     first: tuple[int, int]
@@ -47,25 +49,27 @@ class Era:
     alone_gib: Range
     group_gib: Range
     peak_spread_gib: float
+    forward_high: float  # a forward pass may take this many times its rule
     graph_mib: Range
     persistent_state: bool
     evidence: Evidence
     source: str
 
 
-# Newest first. The constants of 0.17-0.19 come from one sweep of 26 text start-ups on an H100 (root mean square of
+# Newest first. The constants of 0.17-0.19 come from one sweep of 24 text start-ups on an H100 (root mean square of
 # what the peak's rule leaves: 0.007 GiB); older ones from eight logs; from 0.20 on few logs name their terms.
 ERAS: tuple[Era, ...] = (
     Era(
         first=(0, 20),
         scratch=Range(expected=8.8, low=4.0, high=16.0),
-        alone_gib=Range(expected=0.26, low=0.02, high=0.8),
-        group_gib=Range(expected=1.2, low=0.2, high=2.3),
+        alone_gib=Range(expected=0.2, low=0.02, high=0.8),
+        group_gib=Range(expected=0.8, low=0.1, high=2.3),
         peak_spread_gib=0.35,
-        graph_mib=Range(expected=0.25, low=0.02, high=1.0),
+        forward_high=2.0,
+        graph_mib=Range(expected=0.25, low=0.0, high=1.3),
         persistent_state=True,
         evidence="assumed",
-        source="vLLM 0.33.0 gpu_worker.py and sampler, with three public logs of 0.20 and later that name every term",
+        source="vLLM 0.33.0 gpu_worker.py and sampler, with four public logs of 0.20 to 0.30 that name their terms",
     ),
     Era(
         first=(0, 17),
@@ -73,7 +77,8 @@ ERAS: tuple[Era, ...] = (
         alone_gib=Range(expected=0.25, low=0.05, high=0.47),
         group_gib=Range(expected=2.1, low=2.05, high=2.25),
         peak_spread_gib=0.03,
-        graph_mib=Range(expected=0.45, low=0.2, high=1.3),
+        forward_high=1.3,
+        graph_mib=Range(expected=0.57, low=0.3, high=1.6),
         persistent_state=False,
         evidence="fitted",
         source="start-up logs of vLLM 0.19.0 on H100, llm-d planner accuracy sweep, 2026-04",
@@ -84,12 +89,16 @@ ERAS: tuple[Era, ...] = (
         alone_gib=Range(expected=0.13, low=0.02, high=0.35),
         group_gib=Range(expected=0.55, low=0.25, high=2.2),
         peak_spread_gib=0.06,
+        forward_high=1.3,
         graph_mib=Range(expected=0.3, low=0.0, high=1.3),
         persistent_state=False,
         evidence="fitted",
         source="start-up logs of vLLM 0.11.0 and 0.16.0 on H100, llm-d planner's empirical page, 2026",
     ),
 )
+# What lies outside vLLM's share: the CUDA context, and NCCL's first buffers where there are several GPUs.
+# Source: init_non_torch of the same 0.19.0 logs: 0.51 GiB alone, 1.43 to 1.51 in groups.
+CONTEXT_GIB = {False: Range(expected=0.51, low=0.3, high=0.6), True: Range(expected=1.5, low=0.6, high=1.6)}
 PEAK_CONSTANT_GIB = 0.053  # what the sweep leaves after every term that scales
 
 
@@ -100,59 +109,88 @@ def era_of(version: str) -> Era:
 
 
 def measured_parts(settings: VLLMSettings, model: Model, tokens: int, sequences: int) -> tuple[Part, ...]:
-    """Activation peak, persistent sampler state, non-torch memory and CUDA graphs of one rank.
+    """Activation peak, persistent sampler state, non-torch memory and CUDA graphs of one rank, inside vLLM's share.
 
     `tokens` is max_num_batched_tokens, `sequences` max_num_seqs, both as vLLM resolves them.
     """
     era = era_of(settings.version)
-    ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size
-    outside = era.alone_gib if ranks == 1 else era.group_gib
+    # Stages talk over plain sends: two stages of the sweep lost no more than a GPU alone.
+    outside = era.alone_gib if settings.tensor_parallel_size == 1 else era.group_gib
     parts = [
         activation_peak(settings, model, era, tokens, sequences),
-        _part("non_torch", era, outside.expected * GIB, outside.low * GIB, outside.high * GIB),
+        _part("non_torch", era, outside, GIB, "tensor_parallel_size"),
     ]
     if era.persistent_state:
         # Output token counts in int32 and one bit a token, for every sequence slot (penalties).
         state = sequences * (model.vocab_size * 4 + -(-model.vocab_size // 32) * 4)
-        parts.append(_part("sampler_state", era, state, 0, state))
+        parts.append(_part("sampler_state", era, Range(expected=state, low=0, high=state), 1, "max_num_seqs"))
     if settings.has("subtracts_cuda_graphs") and not settings.enforce_eager:
-        steps = len(model.layers) * capture_sizes(tokens, sequences) // settings.pipeline_parallel_size
-        each = era.graph_mib
-        parts.append(
-            _part("cuda_graphs", era, steps * each.expected * MIB, steps * each.low * MIB, steps * each.high * MIB)
-        )
+        parts.append(cuda_graphs("cuda_graphs", settings, model, era, tokens, sequences))
     return tuple(parts)
+
+
+def outside_parts(settings: VLLMSettings, model: Model, tokens: int, sequences: int) -> tuple[Part, ...]:
+    """What must fit beside vLLM's share of one GPU: the CUDA context, and up to 0.19 the CUDA graphs."""
+    era = era_of(settings.version)
+    ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size * settings.data_parallel_size
+    parts = [_part("cuda_context", era, CONTEXT_GIB[ranks > 1], GIB, "")]
+    if not settings.has("subtracts_cuda_graphs") and not settings.enforce_eager:
+        parts.append(cuda_graphs("graphs_outside", settings, model, era, tokens, sequences))
+    return tuple(parts)
+
+
+def cuda_graphs(name: str, settings: VLLMSettings, model: Model, era: Era, tokens: int, sequences: int) -> Part:
+    """Captured graphs: layers of one stage x captured batch sizes x what one of both takes."""
+    steps = len(model.layers) * capture_sizes(tokens, sequences) // settings.pipeline_parallel_size
+    return _part(name, era, era.graph_mib, steps * MIB, "enforce_eager, max_num_seqs")
 
 
 def activation_peak(settings: VLLMSettings, model: Model, era: Era, tokens: int, sequences: int) -> Part:
     """The profiling run's peak: max(a forward pass, the sampler over its hidden states), with the experts' workspaces.
 
     sampler = rows x vocabulary x (dtype + scratch) + tokens x hidden x dtype; forward = tokens x (3 ffn/tp + 6 hidden)
-    x dtype; workspaces = tokens x top-k x (max(width, hidden) + max(2 width, hidden)) x dtype, width = expert/tp; an
-    encoder's cache budget = tokens x hidden x dtype.
+    x dtype, with all heads' width in place of a narrower ffn and MLA's unfolded latents; workspaces = tokens x top-k x
+    (max(width, hidden) + max(2 width, hidden)) x dtype, width = expert/tp; an encoder's cache = tokens x hidden x dtype.
     """
     tp = settings.tensor_parallel_size
-    dtype = 4 if (settings.dtype in ("float", "float32") or model.dtype == "F32") else 2
+    dtype = 4 if DTYPES[settings.dtype] == "F32" else 2  # "auto" serves a float32 checkpoint in 16 bits
     logits = min(sequences, tokens) * model.vocab_size
     hidden = tokens * model.hidden_size * dtype
-    ffn = max((max(layer.ffn_dim, layer.shared_dim) for layer in model.layers), default=0)
-    forward = tokens * (3 * ffn // tp + 6 * model.hidden_size) * dtype
+    forward = tokens * (3 * widest(model) // tp + 6 * model.hidden_size) * dtype + latents_unfolded(model, tp, dtype)
     experts = expert_workspace(settings, model, tokens, dtype)
     encoder = hidden if takes_pictures(settings, model) else 0
     beside = experts + encoder + PEAK_CONSTANT_GIB * GIB
     spread = era.peak_spread_gib * GIB
 
-    def peak(scratch: float) -> float:
-        return max(forward, logits * (dtype + scratch) + hidden) + beside
+    def peak(scratch: float, passes: float = 1.0) -> float:
+        return max(forward * passes, logits * (dtype + scratch) + hidden) + beside
 
-    return _part(
-        "activation_peak",
-        era,
-        peak(era.scratch.expected),
-        peak(era.scratch.low) - spread - experts // 2,
+    figures = Range(
+        expected=peak(era.scratch.expected),
+        # Kernels that split the batch need less for experts; few logs are bound by the forward pass.
+        low=peak(era.scratch.low, 0.5) - spread - experts * 0.9,
         # An encoder's own forward pass is not modelled: the sweep's four leave up to 0.15 GiB, larger pictures more.
-        peak(era.scratch.high) + spread + (GIB // 2 if encoder else 0),
+        high=peak(era.scratch.high, era.forward_high) + spread + (GIB // 2 if encoder else 0),
     )
+    return _part("activation_peak", era, figures, 1, "max_num_seqs, max_num_batched_tokens, limit_mm_per_prompt")
+
+
+def widest(model: Model) -> int:
+    """The widest array a layer makes of a token, besides routed experts: feed-forward, or all heads."""
+    widths = [max(layer.ffn_dim, layer.shared_dim) for layer in model.layers]
+    widths += [tensor.shape[0] for tensor in model.tensors if tensor.role == "attn_output" and not tensor.part]
+    return max(widths, default=0)
+
+
+def latents_unfolded(model: Model, tensor_parallel: int, dtype: int) -> int:
+    """Keys and values MLA makes of the latents of a prefill's earlier chunks, at most 64k tokens at once.
+
+    Source: vLLM 0.33.0 mla_attention.py, which allocates them in the profiling run; sparse attention unfolds none.
+    """
+    if any(cache.kind == "indexer" for cache in model.caches()):
+        return 0
+    widths = [tensor.shape[-1] for tensor in model.tensors if tensor.role == "attn_kv_b" and not tensor.part]
+    return 64 * 1024 * max(widths, default=0) // tensor_parallel * dtype
 
 
 def expert_workspace(settings: VLLMSettings, model: Model, tokens: int, dtype: int) -> int:
@@ -181,8 +219,8 @@ def capture_sizes(tokens: int, sequences: int) -> int:
     return sum(size <= top for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
 
 
-def _part(name: str, era: Era, expected: float, low: float, high: float) -> Part:
+def _part(name: str, era: Era, figures: Range, unit: int, moved_by: str) -> Part:
     return Part(
-        name=name, bytes=round(expected), low=max(0, round(low)), high=round(high), evidence=era.evidence,
-        source=era.source,
+        name=name, bytes=round(figures.expected * unit), low=max(0, round(figures.low * unit)),
+        high=round(figures.high * unit), evidence=era.evidence, source=era.source, moved_by=moved_by,
     )  # fmt: skip

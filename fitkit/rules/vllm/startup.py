@@ -28,6 +28,7 @@ class NamedTerm:
     high: int
     evidence: Evidence
     source: str
+    moved_by: str = ""  # the options that raise or lower it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,8 @@ class Startup:
     """What vLLM would say. Byte counts are of the fullest rank; the pool is the smallest rank's, as vLLM shares it.
 
     Where it does not start, `error` is why in one sentence, and `estimated_max_model_len` the length vLLM says would
-    fit (0 where it names none). `stage_weights_bytes` has one figure for each pipeline stage.
+    fit (0 where it names none). `stage_weights_bytes` has one figure for each pipeline stage. `terms` are taken from what
+    is requested before the cache gets the rest; `outside` must fit in what is not requested.
     """
 
     starts: bool
@@ -58,6 +60,7 @@ class Startup:
     needed_kv_bytes: int
     log_line: str
     terms: tuple[NamedTerm, ...]
+    outside: tuple[NamedTerm, ...] = ()
     note: str = ""
 
 
@@ -115,7 +118,8 @@ def startup(settings: VLLMSettings, model: Model, gpu: Gpu | None = None) -> Sta
         estimated_max_model_len=pool.estimated,
         needed_kv_bytes=pool.needed,
         log_line="" if pool.error else log_line(settings, pool, device),
-        terms=tuple(map(_named, (*parts.subtracted, *parts.beside))),
+        terms=tuple(map(_named, parts.subtracted)),
+        outside=tuple(map(_named, parts.beside)),
         note=" ".join((*parts.notes, *notes(settings, device))),
     )
 
@@ -190,5 +194,6 @@ def log_line(settings: VLLMSettings, pool: Pool, device: Device) -> str:
 
 def _named(part: Part) -> NamedTerm:
     return NamedTerm(
-        name=part.name, bytes=part.bytes, low=part.low, high=part.high, evidence=part.evidence, source=part.source
-    )
+        name=part.name, bytes=part.bytes, low=part.low, high=part.high, evidence=part.evidence, source=part.source,
+        moved_by=part.moved_by,
+    )  # fmt: skip

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from fitkit.model import Model
 from fitkit.rules.vllm.device import Device
 from fitkit.rules.vllm.loaded import loaded_parts
-from fitkit.rules.vllm.measured import Part, measured_parts
+from fitkit.rules.vllm.measured import Part, measured_parts, outside_parts
 from fitkit.rules.vllm.packed import EngineRefuses
 from fitkit.rules.vllm.plan import Plan
 from fitkit.rules.vllm.settings import VLLMSettings
 from fitkit.rules.vllm.weights import stage_weights
+from fitkit.units import show_gib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +65,26 @@ def memory_parts(
         return Parts(
             requested_bytes=requested(settings, device), stage_weights=(0,), subtracted=(), beside=(), refusal=str(why)
         )
+    measured = measured_parts(settings, model, tokens, sequences)
+    beside = outside_parts(settings, model, tokens, sequences)
     return Parts(
         requested_bytes=requested(settings, device),
         stage_weights=stages,
-        subtracted=(
-            *loaded_parts(settings, model, device, max(stages)),
-            *measured_parts(settings, model, tokens, sequences),
-        ),
-        beside=(),
+        subtracted=(*loaded_parts(settings, model, device, max(stages)), *measured),
+        beside=beside,
+        notes=tight(settings, device, measured[0].bytes + sum(part.bytes for part in beside)),
     )
+
+
+def tight(settings: VLLMSettings, device: Device, needed: int) -> tuple[str, ...]:
+    """A warning where what is left outside vLLM's share may not hold what it still allocates there.
+
+    `needed` is the CUDA context, graphs that were not subtracted, and a second pass of the profiling run's peak: warming up
+    the sampler repeats it when the pool is already taken. Two posted start-ups ended so (0.19.0 and 0.28.0, at 0.95).
+    """
+    left = device.total_bytes - requested(settings, device)
+    if settings.kv_cache_memory_bytes is not None or left >= needed:
+        return ()
+    leaves = f"utilization {settings.utilization:g} leaves {show_gib(left)} of a GPU"
+    uses = f"the CUDA context, graphs and warming up the sampler, which take about {show_gib(needed)}"
+    return (f"It may still run out of memory after the cache is taken: {leaves} for {uses}.",)

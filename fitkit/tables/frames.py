@@ -19,7 +19,9 @@ VERDICT = (
     "usable_per_gpu_bytes", "free_per_gpu_bytes", "reserved_per_gpu_bytes", "limited_by", "reason",
 )  # fmt: skip
 # Parts of the three named terms, and the range of what is not exact.
-PARTS = ("projector", "state", "compute", "output", "runtime", "graphs", "rope_tables", "split")
+PARTS = (
+    "projector", "state", "compute", "output", "runtime", "graphs", "rope_tables", "tied_head", "draft", "lora", "split",
+)  # fmt: skip
 FINER = (*(f"{name}_bytes" for name in PARTS), "host_bytes", "per_gpu_low_bytes", "per_gpu_high_bytes", "total_low_bytes",
          "total_high_bytes", "note")  # fmt: skip
 DEMAND_COLUMNS = (*DEMAND, *FINER)

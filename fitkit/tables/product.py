@@ -114,11 +114,12 @@ def _terms(ask: Ask, count: int, context: IntArray, requests: IntArray) -> tuple
         allocation = ask.counted.allocate(ask.job(count), context, requests)
     except FitError as error:  # of one combination; the others are answered all the same
         return {"note": str(error)}, [error]
-    columns: dict[str, Any] = {**term_columns(allocation, max(1, count)), "note": allocation.note}
+    note = ask.note(allocation.note)
+    columns: dict[str, Any] = {**term_columns(allocation, max(1, count)), "note": note}
     refused = _refused(ask, allocation, context)
     if not any(refused.values()):
         return columns, []
-    notes = [refused.get(row) or allocation.note for row in range(len(context))]
+    notes = [refused.get(row) or note for row in range(len(context))]
     out = np.array([bool(refused.get(row)) for row in range(len(context))])
     if (ask.engine, ask.rules) == ("llama.cpp", "engine") and allocation.refused is None:
         columns["note"] = [

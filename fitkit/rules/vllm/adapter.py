@@ -219,4 +219,5 @@ def _firmness(ready: Prepared) -> Evidence:
 
 def _note(ready: Prepared) -> str:
     layout = [] if ready.own else ["The checkpoint is taken to have the usual layout of its type."]
-    return " ".join((*layout, *notes(ready.settings, ready.device)))
+    warned = ready.parts.notes if ready.parts is not None else ()
+    return " ".join((*layout, *warned, *notes(ready.settings, ready.device)))

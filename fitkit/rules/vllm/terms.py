@@ -15,7 +15,7 @@ from fitkit.rules.vllm.loaded import loaded_parts
 from fitkit.rules.vllm.measured import Part, measured_parts, outside_parts
 from fitkit.rules.vllm.packed import EngineRefuses
 from fitkit.rules.vllm.plan import Plan
-from fitkit.rules.vllm.settings import VLLMSettings
+from fitkit.rules.vllm.settings import VLLMSettings, release_of
 from fitkit.rules.vllm.weights import stage_weights
 from fitkit.units import show_gib
 
@@ -72,16 +72,17 @@ def memory_parts(
         stage_weights=stages,
         subtracted=(*loaded_parts(settings, model, device, max(stages)), *measured),
         beside=beside,
-        notes=tight(settings, device, measured[0].bytes + sum(part.bytes for part in beside)),
+        notes=tight(settings, device, measured[0].bytes, sum(part.bytes for part in beside)),
     )
 
 
-def tight(settings: VLLMSettings, device: Device, needed: int) -> tuple[str, ...]:
-    """A warning where what is left outside vLLM's share may not hold what it still allocates there.
+def tight(settings: VLLMSettings, device: Device, peak: int, beside: int) -> tuple[str, ...]:
+    """A warning where what is left outside vLLM's share may not hold what it still allocates there [bytes].
 
-    `needed` is the CUDA context, graphs that were not subtracted, and a second pass of the profiling run's peak: warming up
-    the sampler repeats it when the pool is already taken. Two posted start-ups ended so (0.19.0 and 0.28.0, at 0.95).
+    `beside` is the CUDA context and graphs that were not subtracted; warming up the sampler when the pool is already taken
+    repeats the `peak` up to 0.29 (0.33 profiles with it). Two posted start-ups ended so: 0.19.0 and 0.28.0, both at 0.95.
     """
+    needed = beside + (peak if release_of(settings.version) < (0, 30, 0) else 0)
     left = device.total_bytes - requested(settings, device)
     if settings.kv_cache_memory_bytes is not None or left >= needed:
         return ()

@@ -170,7 +170,7 @@ def matrix(found: Sequence[Row], state: State) -> str:
         tds = "".join(f"<td>{_cell(cells[name], state)}</td>" for name in machines)
         here = ' class="fk-here"' if quant == state.quant else ""
         body.append(f'<tr{here}><th scope="row">{e(quant)}</th><td class="fk-n fk-less">{e(size)}</td>{tds}</tr>')
-    caption = f"{state.model} at {state.context:,} tokens × {requests(state.parallel)}; click a cell to take it over"
+    caption = f"{state.model} at {state.context:,} tokens × {requests(state.parallel)}: memory a card · requests that fit; click a cell to take it over"
     return (
         f'<div class="fk-wide" tabindex="0" role="region" aria-label="Quantization by machine"><table class="fk-matrix" style="--n:{len(machines)}"><caption>{e(caption)}</caption><thead><tr><th scope="col">Quantization</th>'
         f'<th scope="col" class="fk-n fk-less">Weights</th>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
@@ -193,7 +193,7 @@ def _cell(row: Mapping[str, Any], state: State) -> str:
         side = need
     else:
         text = f"{int(row['fit_gpus'])}×" if known(row["fit_gpus"]) and int(row["fit_gpus"]) else "CPU"
-        many = f"{int(row['max_parallel']):,} at once" if known(row["max_parallel"]) else ""
+        many = f"{int(row['max_parallel']):,}" if known(row["max_parallel"]) else ""
         side = f'{need}<span class="fk-less"> · {many}</span>' if many else need
     at = " fk-at" if row["quant"] == state.quant and row["machine"] == state.lead else ""
     label = f"{row['quant']} on {row['machine']}: {word}; {row['reason']}"

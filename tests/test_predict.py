@@ -32,3 +32,13 @@ def test_a_row_is_a_line_of_the_log() -> None:
 def test_the_default_type_is_the_tables(name: str) -> None:
     buffers = fk.LlamaCpp(n_ctx=8192).buffers(name)
     assert buffers.loc[buffers.kind == "model", "bytes"].sum() == fk.demand(name).weights_bytes.item()
+
+
+def test_more_slots_than_the_engine_has_are_refused() -> None:
+    asked = {"machines": "Mac Studio M3 Ultra 512GB", "quants": "Q4_K_M", "contexts": 2048}
+    table = fk.fit("qwen3-next-80b-a3b", parallel=[256, 257, 2000], **asked)  # a hybrid: slots shape its graph
+    assert table.fits.tolist() == [True, False, False]
+    assert table.max_parallel.tolist()[0] == 256
+    assert "n_seq_max must be <= 256" in table.reason[1]
+    with pytest.raises(fk.BadInput, match=r"n_seq_max must be <= 256"):
+        fk.demand("llama-3.1-8b", "Q4_K_M", contexts=2048, parallel=257)

@@ -15,7 +15,7 @@ from fitkit.rules.llamacpp.flash import is_asked
 from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks, written
 from fitkit.rules.llamacpp.loaded import Loaded, without_types
 from fitkit.rules.llamacpp.rows import is_quantized
-from fitkit.rules.llamacpp.settings import LlamaCppSettings
+from fitkit.rules.llamacpp.settings import MOST_SEQUENCES, LlamaCppSettings
 from fitkit.rules.llamacpp.split import Split
 
 CONTEXT_STEP, SLOT_STEP = 4, 4  # neighbourhoods of the context and of the slots are a factor of these apart
@@ -74,7 +74,8 @@ def _middle_slots(model: Model, settings: LlamaCppSettings, n_seq_max: IntArray)
     """Slots to lay the graph out for: they matter where each has a state or a stream of its own."""
     if settings.kv_unified and not any(cache.kind == "state" for cache in model.caches()):
         return np.ones_like(n_seq_max)
-    return np.where(n_seq_max <= 2, n_seq_max, _middles(n_seq_max, 1, SLOT_STEP))
+    middles = np.where(n_seq_max <= 2, n_seq_max, _middles(n_seq_max, 1, SLOT_STEP))
+    return np.minimum(middles, MOST_SEQUENCES)  # what is refused needs no graph of its own
 
 
 def units_of(model: Model, settings: LlamaCppSettings, at: Sizes) -> Floats:

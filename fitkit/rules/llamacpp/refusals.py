@@ -9,7 +9,7 @@ from fitkit.rules.llamacpp.cache import stores
 from fitkit.rules.llamacpp.context import Sizes
 from fitkit.rules.llamacpp.flash import NEVER, heads_of
 from fitkit.rules.llamacpp.rows import block_of, is_quantized
-from fitkit.rules.llamacpp.settings import LlamaCppSettings
+from fitkit.rules.llamacpp.settings import MOST_SEQUENCES, LlamaCppSettings
 
 # No cache, so no tokens to serve: encoders and diffusion models.
 NO_TEXT = frozenset({
@@ -37,15 +37,21 @@ _EVEN_BATCH = frozenset({"kimi-linear", "minimax-01"})
 
 
 def row_refusals(model: Model, settings: LlamaCppSettings, at: Sizes) -> list[str] | None:
-    """Why each row of a grid aborts the engine ("" where it does not); None where none can."""
-    if model.gguf_architecture not in _EVEN_BATCH or settings.kv_unified:
+    """Why the engine refuses or aborts each row of a grid ("" where it does not); None where it does with none."""
+    slots = at.n_seq_max
+    many = slots > MOST_SEQUENCES
+    uneven = np.zeros_like(many)
+    if model.gguf_architecture in _EVEN_BATCH and not settings.kv_unified:
+        uneven = np.minimum(at.n_ctx, at.n_ubatch) % slots != 0
+    if not (many | uneven).any():
         return None
-    uneven = np.minimum(at.n_ctx, at.n_ubatch) % at.n_seq_max != 0
+    says = (
+        f"llama.cpp refuses: n_seq_max must be <= {MOST_SEQUENCES}",
+        f"llama.cpp aborts: {model.gguf_architecture} needs n_ubatch to be a multiple of n_seq_max",
+    )
     return [
-        f"llama.cpp aborts: {model.gguf_architecture} needs n_ubatch to be a multiple of n_seq_max ({slots})."
-        if bad
-        else ""
-        for bad, slots in zip(uneven.tolist(), at.n_seq_max.tolist(), strict=True)
+        f"{says[not high]} ({count})." if high or odd else ""
+        for high, odd, count in zip(many.tolist(), uneven.tolist(), slots.tolist(), strict=True)
     ]
 
 

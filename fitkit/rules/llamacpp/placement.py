@@ -27,6 +27,8 @@ ROTARY_ROLES = frozenset({"rope_freqs", "rope_factors_long", "rope_factors_short
 REPACKED = frozenset({"Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4"})
 # LFM2 names its output norm after the embeddings; llama-arch.cpp, LLM_TENSOR_OUTPUT_NORM_LFM2.
 OUTPUT_NORM = {"lfm2": "token_embd_norm", "lfm2moe": "token_embd_norm"}
+# The table itself is multiplied with, wherever it lies.
+HEAD_NEVER = frozenset({"bitnet"})
 # Their output is made from the embedding table before the table itself is asked for, so a tied head is always a copy.
 HEAD_FIRST = frozenset({"gemma3n", "gemma4"})
 
@@ -137,7 +139,8 @@ def _padded(weight: Weight, device: int) -> int:
 @lru_cache(maxsize=4096)
 def head_copy(what: Loaded, settings: LlamaCppSettings, placed: Split) -> tuple[str, int] | None:
     """A tied head is the embedding table once more wherever it does not lie in the same buffer: which buffer, bytes."""
-    if any(tensor.role == "output" and not tensor.part for tensor in what.tensors):
+    arch = what.model.gguf_architecture
+    if arch in HEAD_NEVER or any(tensor.role == "output" and not tensor.part for tensor in what.tensors):
         return None
     for weight in weights(what.tensors):
         if weight.role != "token_embd":
@@ -145,7 +148,7 @@ def head_copy(what: Loaded, settings: LlamaCppSettings, placed: Split) -> tuple[
         head = Weight("output", -1, weight.shape, weight.kind)
         here = _buffer(weight, HOST, settings, placed)
         there = _buffer(head, placed.output, settings, placed)
-        again = what.model.gguf_architecture in HEAD_FIRST and there != "CPU_Mapped"
+        again = arch in HEAD_FIRST and there != "CPU_Mapped"
         if there != here or again:
             return there, _padded(head, placed.output)
     return None

@@ -137,6 +137,7 @@ def decoder_block(run: Run, x: Node, block: int, last: bool) -> Node:
     b, shape = run.b, run.shape
     rms = not shape.layer_norm
     residual = x
+    logits = b.mm(x, block, "ffn_gate_inp") if shape.routed_before else None
     normed = b.norm(x, block, "attn_norm", rms)
     if shape.norm_at_once:
         b.graph.expand(normed)
@@ -153,6 +154,7 @@ def decoder_block(run: Run, x: Node, block: int, last: bool) -> Node:
     if last:
         cur, residual = b.rows_out(cur), b.rows_out(residual)
         normed = b.rows_out(normed) if shape.parallel else normed
+        logits = b.rows_out(logits) if logits else None
     if shape.parallel:
         return _parallel(run, cur, normed, residual, block)
     if shape.residual_scale:
@@ -160,7 +162,7 @@ def decoder_block(run: Run, x: Node, block: int, last: bool) -> Node:
     joined = b.add(residual, cur) if shape.residual_first else b.add(cur, residual)
     if not has_ff:
         return joined
-    cur = feed_forward(run, b.norm(joined, block, before_ff, rms), block)
+    cur = feed_forward(run, b.norm(joined, block, before_ff, rms), block, logits)
     cur = b.norm(cur, block, "post_ffw_norm", rms)
     if shape.residual_scale:
         cur = b.like("scale", cur)
@@ -190,8 +192,8 @@ def _deepstack(run: Run, x: Node, block: int) -> Node:
     return b.like("add", x, part)
 
 
-def feed_forward(run: Run, x: Node, block: int) -> Node:
-    """Dense, or routed experts with what they share."""
+def feed_forward(run: Run, x: Node, block: int, logits: Node | None = None) -> Node:
+    """Dense, or routed experts with what they share; `logits` are the router's scores where they are made earlier."""
     b, shape = run.b, run.shape
     if not b.has(block, "ffn_down_exps"):
         return dense(b, x, block)
@@ -199,7 +201,7 @@ def feed_forward(run: Run, x: Node, block: int) -> Node:
     sigmoid = shape.routing.sigmoid or b.model.get("expert_gating_func", 0) == 2
     routing: Routing = replace(shape.routing, scale=bool(scale), sigmoid=sigmoid)
     shared = b.has(block, "ffn_down_shexp")
-    logits = b.mm(x, block, "ffn_gate_inp") if shape.logits_first else None
+    logits = b.mm(x, block, "ffn_gate_inp") if shape.logits_first else logits
     out = experts(b, x, block, routing, logits)
     if b.has(block, "ffn_down") and not shared:  # dense beside routed (Arctic, Snowflake)
         return b.add(out, dense(b, x, block))

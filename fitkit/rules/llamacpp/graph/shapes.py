@@ -36,6 +36,7 @@ class Shape:
     scale_before_head: bool = False
     norm_at_once: bool = False  # the first norm is put into the graph before anything of the mixing
     logits_first: bool = False  # the router's scores are made outside
+    routed_before: bool = False  # of what comes into the block
     routing: Routing = field(default_factory=Routing)
 
 
@@ -44,6 +45,7 @@ _DELTA = Shape(late_rows=True, norm_at_once=True)
 _GEMMA = Shape(scaled_embeddings=True, scaled_query=True)
 _LAYER_NORM = Shape(layer_norm=True)
 SHAPES: dict[str, Shape] = {
+    "plamo": Shape(parallel="feed_forward"), "smallthinker": Shape(routed_before=True),
     "afmoe": Shape(plain_scale=True, rope_only_sliding=True),
     "bailingmoe3": _LATE, "cohere2moe": replace(_LATE, parallel="feed_forward"), "hy_v3": _LATE, "gpt-oss": replace(_LATE, post_norms=False, routing=Routing(late_softmax=True, norm=False)),
     "qwen35": _DELTA, "qwen35moe": _DELTA, "qwen3next": _DELTA, "step35": _LATE,

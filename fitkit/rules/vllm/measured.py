@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from fitkit.model import Model
 from fitkit.rules.base import Evidence
+from fitkit.rules.vllm.encoder import budget_tokens, encoder_pass, loads_encoder
 from fitkit.rules.vllm.settings import DTYPES, VLLMSettings, release_of
 from fitkit.units import GIB, MIB
 
@@ -150,7 +151,8 @@ def activation_peak(settings: VLLMSettings, model: Model, era: Era, tokens: int,
 
     sampler = rows x vocabulary x (dtype + scratch) + tokens x hidden x dtype; forward = tokens x (3 ffn/tp + 6 hidden)
     x dtype, with all heads' width in place of a narrower ffn and MLA's unfolded latents; workspaces = tokens x top-k x
-    (max(width, hidden) + max(2 width, hidden)) x dtype, width = expert/tp; an encoder's cache = tokens x hidden x dtype.
+    (max(width, hidden) + max(2 width, hidden)) x dtype, width = expert/tp. An encoder's own pass may be larger than
+    both, and its cache takes tokens x hidden x dtype.
     """
     tp = settings.tensor_parallel_size
     dtype = 4 if DTYPES[settings.dtype] == "F32" else 2  # "auto" serves a float32 checkpoint in 16 bits
@@ -158,19 +160,21 @@ def activation_peak(settings: VLLMSettings, model: Model, era: Era, tokens: int,
     hidden = tokens * model.hidden_size * dtype
     forward = tokens * (3 * widest(model) // tp + 6 * model.hidden_size) * dtype + latents_unfolded(model, tp, dtype)
     experts = expert_workspace(settings, model, tokens, dtype)
-    encoder = hidden if takes_pictures(settings, model) else 0
-    beside = experts + encoder + PEAK_CONSTANT_GIB * GIB
+    pictures = loads_encoder(settings, model)
+    encoder = encoder_pass(settings, model, tokens, sequences, dtype)
+    beside = (budget_tokens(model, tokens) * model.hidden_size * dtype if pictures else 0) + PEAK_CONSTANT_GIB * GIB
     spread = era.peak_spread_gib * GIB
 
     def peak(scratch: float, passes: float = 1.0) -> float:
-        return max(forward * passes, logits * (dtype + scratch) + hidden) + beside
+        language = max(forward * passes, logits * (dtype + scratch) + hidden) + experts
+        return max(language, encoder * passes) + beside
 
     figures = Range(
         expected=peak(era.scratch.expected),
         # Kernels that split the batch need less for experts; few logs are bound by the forward pass.
         low=peak(era.scratch.low, 0.5) - spread - experts * 0.9,
-        # An encoder's own forward pass is not modelled: the sweep's four leave up to 0.15 GiB, larger pictures more.
-        high=peak(era.scratch.high, era.forward_high) + spread + (GIB // 2 if encoder else 0),
+        # Of encoders without a rule nothing is known but that the sweep's four left up to 0.15 GiB.
+        high=peak(era.scratch.high, era.forward_high) + spread + (GIB // 2 if pictures else 0),
     )
     return _part("activation_peak", era, figures, 1, "max_num_seqs, max_num_batched_tokens, limit_mm_per_prompt")
 
@@ -203,14 +207,6 @@ def expert_workspace(settings: VLLMSettings, model: Model, tokens: int, dtype: i
     width = wide.expert_dim if settings.enable_expert_parallel else wide.expert_dim // settings.tensor_parallel_size
     rows = tokens * wide.experts_used
     return rows * (max(width, model.hidden_size) + max(2 * width, model.hidden_size)) * dtype
-
-
-def takes_pictures(settings: VLLMSettings, model: Model) -> bool:
-    """Whether an encoder is loaded: the model has one and no limit of 0 leaves it out."""
-    limits = settings.limit_mm_per_prompt
-    if limits is not None and limits and not any(limits.values()):
-        return False
-    return any(tensor.part in ("vision", "audio") for tensor in model.tensors)
 
 
 def capture_sizes(tokens: int, sequences: int) -> int:

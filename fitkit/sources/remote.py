@@ -1,13 +1,9 @@
-"""What lies in a hub repository or at an address → Model. Only configs, indexes and headers travel.
-
-Bounds besides the wire's: a repository of 25,000 files, 1,024 weight files with 524,288 tensors together; memory stays below 512 MiB.
-"""
+"""What lies in a hub repository or at an address → Model. Only configs, indexes and headers travel; memory stays below 512 MiB."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -16,11 +12,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 from fitkit.errors import BadInput, FetchError, UnknownName, printable
 from fitkit.model import Model
 from fitkit.sources import hub
-from fitkit.sources.checkpoint import index_of, with_headers
+from fitkit.sources.checkpoint import with_headers
 from fitkit.sources.config import model_from_config
 from fitkit.sources.gguf import model_from_bytes, part_names
 from fitkit.sources.repos import Repo, open_repo
-from fitkit.sources.safetensors import MOST_HEADER_BYTES, Header, read_header
+from fitkit.sources.shards import headers_of, shards_of
 from fitkit.sources.variants import Variant, choose, projector, quant_in, variants
 from fitkit.sources.wire import RemoteBytes, Wire
 
@@ -29,9 +25,7 @@ _NAME = re.compile(
     r"(?:@(?P<revision>refs/[\w.-]+/[\w.-]+|[\w-][\w.-]*(?:/[\w-][\w.-]*)*?))?"
     r"(?::(?P<quant>[\w.-]+)|/(?P<file>[^\0]+\.gguf))?"
 )
-_MOST_CONFIG, _MOST_CONFIG_VALUES, _MOST_INDEX = 16 * 2**20, 2**18, 64 * 2**20
-_MOST_FILES, _MOST_TENSORS, _AT_ONCE = 1024, 2**19, 8
-_INDEX = "model.safetensors.index.json"
+_MOST_CONFIG, _MOST_CONFIG_VALUES = 16 * 2**20, 2**18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,58 +164,17 @@ def _checkpoint(repo: Repo) -> Model:
     model = model_from_config(config, name=repo.id, source=repo.id, place=f"{repo.id}/config.json").with_(
         revision=repo.revision
     )
-    names, guesses, total = _weights(repo)
-    missing = [name for name in names if name not in repo.files]
+    shards = shards_of(repo)
+    missing = [name for name in shards.names if name not in repo.files]
     if missing and not repo.partial:
         raise BadInput(f"{repo.id}: {printable(missing[0])}, which the index lists, is not in the repository.")
-    if missing or not names:
-        return model.with_(file_bytes=total)
-    return with_headers(model, _headers(repo, names, guesses))
+    if missing or not shards.names:
+        return model.with_(file_bytes=shards.total)
+    return with_headers(model, headers_of(repo, shards))
 
 
 def _json(repo: Repo, name: str) -> Any:
     return repo.json(name, _MOST_CONFIG, most_values=_MOST_CONFIG_VALUES, numbers_only=False)
-
-
-def _weights(repo: Repo) -> tuple[list[str], Mapping[str, int], int]:
-    """The files that make up the model, how long each header is about, and the index's total (0: not said)."""
-    if _INDEX in repo.files:
-        place = f"{repo.id}/{_INDEX}"
-        index = repo.json(_INDEX, _MOST_INDEX)
-        names, total = index_of(index, place)
-        guesses: dict[str, int] = dict.fromkeys(names, 256)
-        for tensor, file in index["weight_map"].items():
-            guesses[file] += len(tensor) + 110
-        return names, guesses, total
-    found = [name for name in repo.files if name.endswith(".safetensors") and "/" not in name]
-    usual = [name for name in found if not name.startswith(("consolidated", "adapter_"))]
-    return sorted(usual or found), {}, 0
-
-
-def _headers(repo: Repo, names: Sequence[str], guesses: Mapping[str, int]) -> dict[str, Header]:
-    """The headers of the weight files: their bytes come several at once, one after another is parsed."""
-    if len(names) > _MOST_FILES:
-        raise BadInput(f"{repo.id} has {len(names):,} weight files, more than any model.")
-
-    def fetched(name: str) -> tuple[int, bytes]:
-        file = repo.open(name, min(max(guesses.get(name, 0), 2**15), 2**22), grow=0)
-        length = int.from_bytes(file.read(0, 8), "little")
-        return file.size, file.read(0, 8 + length) if length <= MOST_HEADER_BYTES else file.read(0, 8)
-
-    headers, tensors = {}, 0
-    with ThreadPoolExecutor(min(_AT_ONCE, len(names)), thread_name_prefix="fitkit-headers") as pool:
-        waiting = [(name, pool.submit(fetched, name)) for name in names]
-        try:
-            for name, future in waiting:
-                size, raw = future.result()
-                headers[name] = read_header(lambda at, n, raw=raw: raw[at : at + n], size, f"{repo.id}/{name}")  # type: ignore[misc]
-                tensors += len(headers[name].tensors)
-                if tensors > _MOST_TENSORS:
-                    raise BadInput(f"{repo.id} has more than {_MOST_TENSORS:,} tensors, more than any model.")
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return headers
 
 
 def _some(files: Mapping[str, int | None]) -> str:

@@ -15,7 +15,7 @@ import pytest
 from hub_server import COMMIT, TOKEN, File, Handler, Hub
 
 import fitkit as fk
-from fitkit.sources import wire
+from fitkit.sources import shards, wire
 from fitkit.sources.json_text import MOST_VALUES, strict_json
 
 MOST_SECONDS, MOST_BYTES = 1.0, 64 * 2**20
@@ -299,3 +299,21 @@ def test_dense_json_is_bounded(name: str) -> None:
     with pytest.raises(fk.BadInput, match="more than 1,024 values"):
         strict_json(DENSE[name], "dense.json", most_values=1024)
     assert time.process_time() - started < 0.1
+
+
+def test_more_tensors_than_a_model_has_are_refused_unread(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    entries = {f"w{i}": {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i in range(3000)}
+    text = json.dumps(entries).encode()
+    weights = File(struct.pack("<Q", len(text)) + text, 8 + len(text) + 3000, lfs=True)
+    files = {"config.json": File(json.dumps(LLAMA).encode()), "model.safetensors": weights}
+    index = File(json.dumps({"weight_map": {"w0": "model.safetensors"}}).encode())
+    hub.put("org/listed", {**files, "model.safetensors.index.json": index})
+    with pytest.raises(fk.BadInput, match="3,000 tensors, more than its index lists"):
+        fk.load("org/listed")
+    monkeypatch.setattr(shards, "MOST_UNLISTED", 2999)
+    hub.put("org/many", files)
+    with pytest.raises(fk.BadInput, match="3,000 tensors, more than any model"):
+        fk.load("org/many")
+    hub.put("org/files", {"config.json": files["config.json"], **{f"{i}.safetensors": weights for i in range(1025)}})
+    with pytest.raises(fk.BadInput, match="1,025 weight files"):
+        fk.load("org/files")

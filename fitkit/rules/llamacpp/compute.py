@@ -13,6 +13,7 @@ from fitkit.rules.llamacpp.cache import stores, window_cells
 from fitkit.rules.llamacpp.context import Sizes, sizes
 from fitkit.rules.llamacpp.flash import is_asked
 from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks, written
+from fitkit.rules.llamacpp.graph.schedule import OFFLOAD_BATCH
 from fitkit.rules.llamacpp.loaded import Loaded, without_types
 from fitkit.rules.llamacpp.rows import is_quantized
 from fitkit.rules.llamacpp.settings import MOST_SEQUENCES, LlamaCppSettings
@@ -25,9 +26,23 @@ Floats = npt.NDArray[np.float64]
 
 
 def compute_bytes(
+    what: Loaded, settings: LlamaCppSettings, placed: Split, n_ctx: IntArray, n_seq_max: IntArray
+) -> dict[str, IntArray]:
+    """Bytes of the compute buffer on each device, by its name in the log."""
+    slots, which = np.unique(n_seq_max, return_inverse=True)
+    flash = np.array([resolve(what, settings, placed, min(count, OFFLOAD_BATCH)) for count in slots.tolist()])[which]
+    out: dict[str, IntArray] = {}
+    for choice in np.unique(flash).tolist():
+        rows = np.flatnonzero(flash == choice)
+        for name, column in _laid_out(what, settings, placed, choice, n_ctx[rows], n_seq_max[rows]).items():
+            out.setdefault(name, np.zeros(len(flash), np.int64))[rows] = column
+    return out
+
+
+def _laid_out(
     what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, n_ctx: IntArray, n_seq_max: IntArray
 ) -> dict[str, IntArray]:
-    """Bytes of the compute buffer on each device, by its name in the log.
+    """The same for one kind of attention.
 
     Within a neighbourhood the allocator's choices are taken to be those at its middle; the highest end of any tensor is then
     a maximum of linear forms of tokens, cells, outputs and slots.
@@ -52,15 +67,18 @@ def compute_bytes(
 
 
 @lru_cache(maxsize=1024)
-def resolve(what: Loaded, settings: LlamaCppSettings, placed: Split) -> bool:
-    """Whether attention is computed as flash attention; "auto" needs each block's on the block's own device."""
+def resolve(what: Loaded, settings: LlamaCppSettings, placed: Split, sequences: int) -> bool:
+    """Whether attention is computed as flash attention; "auto" needs each block's on the block's own device.
+
+    The engine tries with one token for each of `sequences`; more rows of a host weight's operation draw it to a GPU.
+    """
     if not is_asked(what.model, settings, placed):
         return False
     decided = settings.flash_attn == "on" or is_quantized(settings.type_v) or not placed.devices
     simple = placed.whole and settings.offload_kqv and placed.devices == 1
     if decided or simple or not placed.used:
         return True
-    return attention_stays(what, settings, placed, 1)
+    return attention_stays(what, settings, placed, sequences)
 
 
 def _middles(values: IntArray, least: int, step: int) -> IntArray:
@@ -147,7 +165,7 @@ def too_many_nodes(what: Loaded, settings: LlamaCppSettings, placed: Split, seve
         return ""
     tensors = sum(tensor.copies for tensor in what.tensors if not tensor.part)
     room = next((size for size in _TABLE_SIZES if size >= max(1024, 8 * tensors)), 0)
-    graph = written(what, settings, placed, resolve(what, settings, placed), True).graph
+    graph = written(what, settings, placed, resolve(what, settings, placed, 1), True).graph
     owners = sum(bool(layer.caches) for layer in layers)
     nodes = len(graph.nodes) + 4 * owners + tensors + 2 * owners + len(graph.leafs)
     if not room or nodes <= room:

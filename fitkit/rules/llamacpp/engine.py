@@ -10,7 +10,7 @@ import numpy as np
 from fitkit.model import Model
 from fitkit.rules.base import Evidence, IntArray
 from fitkit.rules.llamacpp.cache import kv_bytes, state_bytes
-from fitkit.rules.llamacpp.compute import compute_bytes, resolve, too_many_nodes
+from fitkit.rules.llamacpp.compute import compute_bytes, too_many_nodes
 from fitkit.rules.llamacpp.context import sizes
 from fitkit.rules.llamacpp.loaded import Loaded, loaded
 from fitkit.rules.llamacpp.placement import head_copy, model_bytes
@@ -134,8 +134,7 @@ def log_device(name: str, settings: LlamaCppSettings) -> str:
 def _compute(
     what: Loaded, settings: LlamaCppSettings, placed: Split, n_ctx: IntArray, n_seq_max: IntArray
 ) -> list[Part]:
-    flash = resolve(what, settings, placed)
-    table = compute_bytes(what, settings, placed, flash, n_ctx, n_seq_max)
+    table = compute_bytes(what, settings, placed, n_ctx, n_seq_max)
     evidence, low, high = _how_sure(what, settings, placed)
     return [
         Part(

@@ -74,20 +74,20 @@ def project(
             v = b.mm(x, block, "attn_v") if b.has(block, "attn_v") else k
             k, v = b.view(k, b.floats(k), "reshape"), b.view(v, b.floats(v), "reshape")
     if b.has(block, "attn_q_norm"):
-        q = _head_norm(b, q, block, "attn_q_norm")
+        q = _head_norm(b, q, block, "attn_q_norm", heads.heads)
     if k and b.has(block, "attn_k_norm"):
-        k = _head_norm(b, k, block, "attn_k_norm")
+        k = _head_norm(b, k, block, "attn_k_norm", heads.kv_heads)
     if v and shape.normed_values:
         v = b.like("rms_norm", v)
     return q, k, v, gate
 
 
-def _head_norm(b: Builder, x: Node, block: int, role: str) -> Node:
+def _head_norm(b: Builder, x: Node, block: int, role: str, heads: int) -> Node:
     """A norm of each head; its result lies as a rotated one does."""
     cur = b.like("rms_norm", x)
     cur.layout = ("heads", b.floats(x), x.rows)
     cur = b.like("mul", cur, b.weight(block, role))
-    cur.layout = ("heads", b.floats(x), x.rows)
+    cur.layout, cur.lines = ("heads", b.floats(x), x.rows), heads
     return cur
 
 

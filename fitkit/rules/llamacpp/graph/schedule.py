@@ -103,7 +103,7 @@ def _own_device(node: Node, devices: Devices) -> int:
 
 
 def _worth_it(node: Node, devices: Devices) -> bool:
-    rows = 1.0 if node.one_row else devices.units[node.rows]
+    rows = 1.0 if node.one_row else devices.units[node.rows] * node.lines
     return node.op != "get_rows" and rows >= OFFLOAD_BATCH and not node.cpu_only
 
 

@@ -54,6 +54,7 @@ class Node:
     is_input: bool = False
     is_output: bool = False
     rows: int = TOKENS  # what its rows count
+    lines: int = 1  # its own rows for each of those: heads, where each is normed by itself
     one_row: bool = False  # laid out as a single row, which is never worth offloading
     cpu_only: bool = False
     device: int = -1

@@ -21,8 +21,10 @@ import pytest
 import fitkit as fk
 from fitkit.facts import shape
 from fitkit.hardware import gpu
+from fitkit.rules.vllm.loaded import slack
 from fitkit.rules.vllm.measured import ERAS, PEAK_CONSTANT_GIB, expert_workspace
 from fitkit.rules.vllm.quants import as_asked
+from fitkit.rules.vllm.settings import release_of
 from fitkit.sources.config import model_from_config
 from fitkit.units import GIB
 
@@ -248,11 +250,14 @@ def test_rows_that_started_start() -> None:
 
 
 def test_where_nothing_was_measured_the_evidence_says_so() -> None:
+    logged = {release_of(row["version"])[:2] for row in rows() if row["version"] and row["peak_gib"]}
+    assert logged == {version for era in ERAS for version in era.measured}
     one = fk.load("llama-3.1-8b")
-    for version, evidence in (("0.33", "assumed"), ("0.24.0", "assumed"), ("0.19.0", "fitted"), ("0.11.0", "fitted")):
+    for version in ("0.10.2", "0.11.0", "0.14.0", "0.16.0", "0.18.0", "0.19.0", "0.24.0", "0.33"):
         got = fk.VLLM(version=version).startup(one, "H100 80GB")
         terms = {term.name: term for term in got.terms}
-        assert terms["activation_peak"].evidence == evidence
+        evidence = "fitted" if release_of(version)[:2] in logged else "assumed"
+        assert {terms["activation_peak"].evidence, terms["non_torch"].evidence} == {evidence}
         for term in (*got.terms, *got.outside):
             assert term.low <= term.bytes <= term.high
             assert term.source
@@ -269,3 +274,21 @@ def test_the_options_named_lower_what_they_are_named_for(lower: dict[str, Any]) 
     now = {term.name: term.bytes for term in less.terms}
     assert all(now.get(term.name, 0) < term.bytes for term in moved)
     assert less.available_kv_bytes > usual.available_kv_bytes
+
+
+def test_blocks_are_rounded_as_torch_rounds_them() -> None:
+    """259 MiB takes 260, as what is left is too small to split off; 64.5 takes 66 of which 1.5 stay free for others."""
+    half, one = 2**19, 2**20
+    assert slack([259 * one]) == one
+    assert slack([64 * one]) == 0
+    assert slack([129 * one + half]) == half
+    assert slack([64 * one + half]) == 0
+    assert slack([half] * 100) == 0
+    assert slack([12 * one + half, one + half]) == 0  # the second fills the rest of the first
+
+
+def test_the_tokens_of_a_pipeline_from_its_settings() -> None:
+    """The last stage decides: it samples, though the logged memory is the first stage's."""
+    (row,) = [row for row in rows() if row["no_tokens"].startswith("pipeline")]
+    got = start(row, row["version"])
+    assert got.kv_cache_tokens == pytest.approx(int(row["tokens"]), rel=0.005)

@@ -53,7 +53,9 @@ class Era:
     forward_high: float  # a forward pass may take this many times its rule
     graph_mib: Range
     persistent_state: bool
-    evidence: Evidence
+    measured: tuple[
+        tuple[int, int], ...
+    ]  # versions whose start-ups the constants were fitted to; others are assumed alike
     source: str
 
 
@@ -69,7 +71,7 @@ ERAS: tuple[Era, ...] = (
         forward_high=2.0,
         graph_mib=Range(expected=0.25, low=0.0, high=1.3),
         persistent_state=True,
-        evidence="assumed",
+        measured=(),
         source="vLLM 0.33.0 gpu_worker.py and sampler, with four public logs of 0.20 to 0.30 that name their terms",
     ),
     Era(
@@ -81,7 +83,7 @@ ERAS: tuple[Era, ...] = (
         forward_high=1.3,
         graph_mib=Range(expected=0.57, low=0.3, high=1.6),
         persistent_state=False,
-        evidence="fitted",
+        measured=((0, 17), (0, 19)),
         source="start-up logs of vLLM 0.19.0 on H100, llm-d planner accuracy sweep, 2026-04",
     ),
     Era(
@@ -93,7 +95,7 @@ ERAS: tuple[Era, ...] = (
         forward_high=1.3,
         graph_mib=Range(expected=0.3, low=0.0, high=1.3),
         persistent_state=False,
-        evidence="fitted",
+        measured=((0, 11), (0, 16)),
         source="start-up logs of vLLM 0.11.0 and 0.16.0 on H100, llm-d planner's empirical page, 2026",
     ),
 )
@@ -119,12 +121,12 @@ def measured_parts(settings: VLLMSettings, model: Model, tokens: int, sequences:
     outside = era.alone_gib if settings.tensor_parallel_size == 1 else era.group_gib
     parts = [
         activation_peak(settings, model, era, tokens, sequences),
-        _part("non_torch", era, outside, GIB, "tensor_parallel_size"),
+        _part("non_torch", settings, outside, GIB, "tensor_parallel_size"),
     ]
     if era.persistent_state:
         # Output token counts in int32 and one bit a token, for every sequence slot (penalties).
         state = sequences * (model.vocab_size * 4 + -(-model.vocab_size // 32) * 4)
-        parts.append(_part("sampler_state", era, Range(expected=state, low=0, high=state), 1, "max_num_seqs"))
+        parts.append(_part("sampler_state", settings, Range(expected=state, low=0, high=state), 1, "max_num_seqs"))
     if settings.has("subtracts_cuda_graphs") and not settings.enforce_eager:
         parts.append(cuda_graphs("cuda_graphs", settings, model, era, tokens, sequences))
     return tuple(parts)
@@ -134,7 +136,7 @@ def outside_parts(settings: VLLMSettings, model: Model, tokens: int, sequences: 
     """What must fit beside vLLM's share of one GPU: the CUDA context, and up to 0.19 the CUDA graphs."""
     era = era_of(settings.version)
     ranks = settings.tensor_parallel_size * settings.pipeline_parallel_size * settings.data_parallel_size
-    parts = [_part("cuda_context", era, CONTEXT_GIB[ranks > 1], GIB, "")]
+    parts = [_part("cuda_context", settings, CONTEXT_GIB[ranks > 1], GIB, "")]
     if not settings.has("subtracts_cuda_graphs") and not settings.enforce_eager:
         parts.append(cuda_graphs("graphs_outside", settings, model, era, tokens, sequences))
     return tuple(parts)
@@ -143,7 +145,7 @@ def outside_parts(settings: VLLMSettings, model: Model, tokens: int, sequences: 
 def cuda_graphs(name: str, settings: VLLMSettings, model: Model, era: Era, tokens: int, sequences: int) -> Part:
     """Captured graphs: layers of one stage x captured batch sizes x what one of both takes."""
     steps = len(model.layers) * capture_sizes(tokens, sequences) // settings.pipeline_parallel_size
-    return _part(name, era, era.graph_mib, steps * MIB, "enforce_eager, max_num_seqs")
+    return _part(name, settings, era.graph_mib, steps * MIB, "enforce_eager, max_num_seqs")
 
 
 def activation_peak(settings: VLLMSettings, model: Model, era: Era, tokens: int, sequences: int) -> Part:
@@ -176,7 +178,7 @@ def activation_peak(settings: VLLMSettings, model: Model, era: Era, tokens: int,
         # Of encoders without a rule nothing is known but that the sweep's four left up to 0.15 GiB.
         high=peak(era.scratch.high, era.forward_high) + spread + (GIB // 2 if pictures else 0),
     )
-    return _part("activation_peak", era, figures, 1, "max_num_seqs, max_num_batched_tokens, limit_mm_per_prompt")
+    return _part("activation_peak", settings, figures, 1, "max_num_seqs, max_num_batched_tokens, limit_mm_per_prompt")
 
 
 def widest(model: Model) -> int:
@@ -215,8 +217,10 @@ def capture_sizes(tokens: int, sequences: int) -> int:
     return sum(size <= top for size in (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16)))
 
 
-def _part(name: str, era: Era, figures: Range, unit: int, moved_by: str) -> Part:
+def _part(name: str, settings: VLLMSettings, figures: Range, unit: int, moved_by: str) -> Part:
+    era = era_of(settings.version)
+    evidence: Evidence = "fitted" if release_of(settings.version)[:2] in era.measured else "assumed"
     return Part(
         name=name, bytes=round(figures.expected * unit), low=max(0, round(figures.low * unit)),
-        high=round(figures.high * unit), evidence=era.evidence, source=era.source, moved_by=moved_by,
+        high=round(figures.high * unit), evidence=evidence, source=era.source, moved_by=moved_by,
     )  # fmt: skip

@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import os
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,10 +50,20 @@ def request(url: str, span: tuple[int, int] | None, timeout: float) -> Iterator[
             with session.stream("GET", url, headers=headers, timeout=timeout, follow_redirects=False) as response:
                 yield response
         else:
-            with session.get(url, headers=headers, timeout=timeout, stream=True, allow_redirects=False) as response:  # type: ignore[call-arg,attr-defined]
+            with _asked(session, url, headers, timeout) as response:
                 yield response
     except _failures() as error:
         _unanswered(url, error, timeout)
+
+
+def _asked(session: Any, url: str, headers: dict[str, str], timeout: float) -> Any:
+    """One GET by requests, which looks at a redirect's address even where it is not to follow it."""
+    try:
+        return session.get(url, headers=headers, timeout=timeout, stream=True, allow_redirects=False)
+    except _failures():
+        raise
+    except ValueError:
+        raise refused(url, "redirects to what is no address") from None
 
 
 def _identity(url: str) -> dict[str, str]:
@@ -69,8 +80,14 @@ def _identity(url: str) -> dict[str, str]:
 
 
 def pieces(response: Any) -> Iterator[bytes]:
-    raw = getattr(response, "iter_raw", None)
-    yield from raw() if raw else response.iter_content(_PIECE)
+    """The body as it arrives, not undone from any compression; a slow one in small pieces, so that its time can be told."""
+    if raw := getattr(response, "iter_raw", None):
+        yield from raw()
+    elif arriving := getattr(response.raw, "read1", None):
+        while piece := arriving(_PIECE, decode_content=False):
+            yield piece
+    else:
+        yield from response.iter_content(_PIECE)
 
 
 def _failures() -> tuple[type[BaseException], ...]:
@@ -80,7 +97,8 @@ def _failures() -> tuple[type[BaseException], ...]:
     own = [
         one for one in HfHubHTTPError.__mro__ if one.__module__.partition(".")[0] not in ("huggingface_hub", "builtins")
     ]
-    return (*own, OSError)
+    beneath = sys.modules.get("urllib3")  # where requests is the client, its bodies are read through this
+    return (*own, *([beneath.exceptions.HTTPError] if beneath else ()), OSError)
 
 
 def _unanswered(url: str, error: BaseException, timeout: float) -> NoReturn:

@@ -242,6 +242,19 @@ def test_no_row_that_did_not_start_is_promised(row: Row) -> None:
         assert not got.starts or "may still run out of memory" in got.note
 
 
+def test_the_logged_cache_lies_within_the_range() -> None:
+    """From settings alone, rows of known version; an H100's total differs by driver, 0.1 GiB of what is requested."""
+    used = [row for row in rows() if row["version"] and row["kv_gib"] and row["gpu"] and not row["no_memory"]]
+    held = []
+    for row in used:
+        got = start(row, row["version"])
+        assert got.available_kv_low_bytes <= got.available_kv_bytes <= got.available_kv_high_bytes
+        low, high = got.available_kv_low_bytes / GIB, got.available_kv_high_bytes / GIB
+        held.append(low - 0.1 <= float(row["kv_gib"]) <= high + 0.1)
+    assert len(held) >= 40
+    assert sum(held) >= 0.95 * len(held)
+
+
 def test_rows_that_started_start() -> None:
     used = [row for row in rows() if row["starts"] == "yes" and row["gpu"] and not row["no_memory"]]
     started = [start(row, versions(row)[0]).starts for row in used]

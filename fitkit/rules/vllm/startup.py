@@ -37,7 +37,8 @@ class Startup:
 
     Where it does not start, `error` is why in one sentence, and `estimated_max_model_len` the length vLLM says would
     fit (0 where it names none). `stage_weights_bytes` has one figure for each pipeline stage. `terms` are taken from what
-    is requested before the cache gets the rest; `outside` must fit in what is not requested.
+    is requested before the cache gets the rest, whose bounds are `available_kv_low_bytes` and `available_kv_high_bytes`;
+    `outside` must fit in what is not requested.
     """
 
     starts: bool
@@ -61,6 +62,8 @@ class Startup:
     log_line: str
     terms: tuple[NamedTerm, ...]
     outside: tuple[NamedTerm, ...] = ()
+    available_kv_low_bytes: int = 0
+    available_kv_high_bytes: int = 0
     note: str = ""
 
 
@@ -90,9 +93,11 @@ def startup(settings: VLLMSettings, model: Model, gpu: Gpu | None = None) -> Sta
     tokens, sequences = batch(settings, device, length)
     plan = make_plan(settings, model, device)
     parts = memory_parts(settings, model, device, plan, length, tokens, sequences)
-    available = settings.kv_cache_memory_bytes
-    if available is None:
+    available = least = most = settings.kv_cache_memory_bytes or 0
+    if settings.kv_cache_memory_bytes is None:
         available = parts.requested_bytes - sum(part.bytes for part in parts.subtracted)
+        least = parts.requested_bytes - sum(part.high for part in parts.subtracted)
+        most = parts.requested_bytes - sum(part.low for part in parts.subtracted)
     refusal = plan.refusal or parts.refusal
     if refusal:
         pool = Pool(error=refusal, length=length)
@@ -120,6 +125,8 @@ def startup(settings: VLLMSettings, model: Model, gpu: Gpu | None = None) -> Sta
         log_line="" if pool.error else log_line(settings, pool, device),
         terms=tuple(map(_named, parts.subtracted)),
         outside=tuple(map(_named, parts.beside)),
+        available_kv_low_bytes=max(0, least),
+        available_kv_high_bytes=max(0, most),
         note=" ".join((*parts.notes, *notes(settings, device))),
     )
 

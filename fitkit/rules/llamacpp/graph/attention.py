@@ -24,7 +24,7 @@ def attend(b: Builder, x: Node, block: int, heads: Heads, window: bool, shape: S
     """Self-attention of one block up to its output projection."""
     q, k, v, gate = project(b, x, block, heads, shared, shape)
     if shape.rope and (window or not shape.rope_only_sliding):
-        q, k = b.rope(q), (b.rope(k) if k else None)
+        q, k = b.rope(q, block, window), (b.rope(k, block, window) if k else None)
     if shape.scaled_query:
         q = b.same("scale", q)
     rotated = _rotate(b, heads, window)

@@ -23,7 +23,7 @@ from fitkit.rules.llamacpp.graph.tensor import (
     plus,
     times,
 )
-from fitkit.rules.llamacpp.placement import INPUT_ROLES, OUTPUT_NORM, OUTPUT_ROLES, is_expert
+from fitkit.rules.llamacpp.placement import INPUT_ROLES, OUTPUT_NORM, OUTPUT_ROLES, ROTARY_ROLES, is_expert
 from fitkit.rules.llamacpp.rows import is_quantized, row_bytes
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.llamacpp.split import HOST, Split
@@ -166,9 +166,17 @@ class Builder:
         """A + b."""
         return self.like("add", a, b)
 
-    def rope(self, x: Node) -> Node:
-        """Rotary positions: a result as wide, its layout a head's."""
-        node = self.like("rope", x, self.input("positions", form(TOKENS, I32 * self.positions)))
+    def rope(self, x: Node, block: int, window: bool) -> Node:
+        """Rotary positions: a result as wide, its layout a head's; frequencies of the model's own are a weight.
+
+        Windowed layers of Gemma 4 turn by the plain ones (gemma4.cpp).
+        """
+        sources = [x, self.input("positions", form(TOKENS, I32 * self.positions))]
+        factors = next((role for role in sorted(ROTARY_ROLES) if self.has(-1, role)), "")
+        if factors and not (window and self.model.gguf_architecture == "gemma4"):
+            sources.append(self.weight(-1, factors))
+            sources[-1].device = self.device(block)
+        node = self.like("rope", *sources)
         node.layout = ("heads", self.floats(x), x.rows)
         return node
 

@@ -19,10 +19,10 @@ def attend_latent(b: Builder, x: Node, block: int, rope: bool = True) -> Node:
     k_head = int(b.model.get("attention.key_length_mla", 0))
     v_head = int(b.model.get("attention.value_length_mla", 0))
     q, latent, k_pe = _projections(b, x, block, heads * k_head, rank, rotary)
-    k_pe = b.rope(k_pe) if rope else k_pe
+    k_pe = b.rope(k_pe, block, False) if rope else k_pe
     latent = b.norm(latent, block, "attn_kv_a_norm")
     q_nope, q_pe = b.view(q, heads * (k_head - rotary)), b.view(q, heads * rotary)
-    q_pe = b.rope(q_pe) if rope else q_pe
+    q_pe = b.rope(q_pe, block, False) if rope else q_pe
     absorbed = b.make(
         "mul_mat", heads * rank, b.weight(block, "attn_k_b"), b.view(q_nope, b.floats(q_nope), "permute"), rows=x.rows
     )
@@ -43,7 +43,7 @@ def attend_unfolded(b: Builder, x: Node, block: int, heads: Heads) -> Node:
     latent = b.norm(latent, block, "attn_kv_a_norm")
     both = b.mm(latent, block, "attn_kv_b")
     v = b.make("cont", heads.heads * heads.v_dim, b.view(both, heads.heads * heads.v_dim))
-    q, k_pe = b.rope(q), b.rope(k_pe)
+    q, k_pe = b.rope(q, block, False), b.rope(k_pe, block, False)
     spread = b.make("repeat", heads.heads * rotary, k_pe)
     k = b.make("concat", heads.heads * heads.k_dim, b.view(both, heads.heads * (heads.k_dim - rotary)), spread)
     for node in (q, v, k):

@@ -63,7 +63,7 @@ class Era:
 # what the peak's rule leaves: 0.007 GiB); older ones from eight logs; from 0.20 on few logs name their terms.
 ERAS: tuple[Era, ...] = (
     Era(
-        first=(0, 20),
+        first=(0, 25),
         scratch=Range(expected=8.8, low=4.0, high=16.0),
         alone_gib=Range(expected=0.2, low=0.02, high=0.8),
         group_gib=Range(expected=0.8, low=0.1, high=2.3),
@@ -72,7 +72,20 @@ ERAS: tuple[Era, ...] = (
         graph_mib=Range(expected=0.25, low=0.0, high=1.3),
         persistent_state=True,
         measured=(),
-        source="vLLM 0.33.0 gpu_worker.py and sampler, with four public logs of 0.20 to 0.30 that name their terms",
+        source="vLLM 0.33.0 gpu_worker.py and sampler, with three public logs of 0.26 to 0.31 that name their terms",
+    ),
+    # The second model runner, with its own sampler, is the default for dense models from 0.25 on (vLLM pull 44443).
+    Era(
+        first=(0, 20),
+        scratch=Range(expected=12.5, low=4.0, high=16.0),
+        alone_gib=Range(expected=0.25, low=0.02, high=0.8),
+        group_gib=Range(expected=0.8, low=0.1, high=2.3),
+        peak_spread_gib=0.35,
+        forward_high=2.0,
+        graph_mib=Range(expected=0.25, low=0.0, high=1.3),
+        persistent_state=False,
+        measured=(),
+        source="as vLLM 0.19.0, whose sampler is the default until 0.25; groups and graphs as logged from 0.26 on",
     ),
     Era(
         first=(0, 17),

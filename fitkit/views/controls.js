@@ -112,10 +112,13 @@ function combobox(name, label, hint, pick, keep) {
   input.after(list);
   const plain = (text) => text.toLowerCase().replace(/[^a-z0-9. ]+/g, " ");
   function leave() { const text = input.value.trim(); if (text) take(text); else input.value = value; }
-  function open(text) {
+  function open(typed) {
+    const [, count, text] = (!keep && typed.match(/^\s*(\d+)\s*[x×*]\s*(.*)$/i)) || [null, null, typed];
     const words = plain(text).split(" ").filter(Boolean);
     const compact = plain(text).replace(/ /g, "");
-    shown = options.filter((o) => words.every((word) => o.find.includes(word)) || o.find.replace(/ /g, "").includes(compact)).slice(0, 60);
+    shown = options.filter((o) => words.every((word) => o.find.includes(word)) || o.find.replace(/ /g, "").includes(compact));
+    if (count) shown = shown.filter((o) => o.value.startsWith("1x ")).map((o) => ({ ...o, value: count + o.value.slice(1), label: `${count}× ${o.label}` }));
+    shown = shown.slice(0, 60);
     active = text && shown.length ? 0 : -1;
     list.replaceChildren(...shown.map((o, i) => h("li", { role: "option", id: `${list.id}-${i}`, "aria-selected": String(i === active),
       onmousedown: (event) => { event.preventDefault(); take(o.value); } }, h("span", {}, o.label), h("span", { className: "fk-detail" }, o.detail ?? ""))));

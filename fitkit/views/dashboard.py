@@ -217,6 +217,8 @@ class Dashboard(anywidget.AnyWidget):
                     yield True
             except FitError:
                 continue
+            except Exception:  # a defect in one part does not take the others with it
+                _log.exception("The page has no %s", part.__name__)
 
     def _chips(self, state: State) -> Iterator[Part]:
         frame = self.asker.rows(state)

@@ -92,7 +92,7 @@ class Visit:
         self.page.route("**/*", self._gate)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.goto(url + (f"?{query}" if query else ""), timeout=60_000)
-        self.page.locator(".fk-matrix table").wait_for(timeout=60_000)
+        self.page.locator(".fk-matrix table").wait_for(timeout=90_000)
         self.page.locator(".fk-chart-heat svg").wait_for(timeout=30_000)
 
     def _gate(self, route: Any) -> None:

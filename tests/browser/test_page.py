@@ -11,6 +11,7 @@ import pytest
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
+expect.set_options(timeout=30_000)  # a busy machine is no defect
 
 VERDICT = ".fk-verdict strong"
 
@@ -129,6 +130,21 @@ def test_model_is_found_by_a_few_letters(first: Any) -> None:
     assert page.locator(".fk img").count() == 0
     box.fill("llama-3.1-8b")
     box.press("Enter")
+    expect(page.locator(VERDICT)).to_contain_text("Fits on 1× RTX 4090")
+
+
+def test_machines_are_added_by_a_count_and_a_name_and_removed(first: Any) -> None:
+    page = first.page
+    box = page.get_by_role("combobox", name="Add a machine")
+    box.focus()
+    box.press_sequentially("8x h100")
+    page.keyboard.press("Enter")
+    added = page.get_by_role("button", name="Remove 8× H100 80GB")
+    expect(added).to_be_visible()
+    expect(page.locator(VERDICT)).to_contain_text("H100 80GB")
+    added.press("Enter")
+    expect(added).to_have_count(0)
+    page.get_by_role("radio", name="1× RTX 4090").check()
     expect(page.locator(VERDICT)).to_contain_text("Fits on 1× RTX 4090")
 
 

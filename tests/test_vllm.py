@@ -18,7 +18,7 @@ from fitkit.rules import Job, rules_for
 from fitkit.rules.vllm.device import device_of
 from fitkit.rules.vllm.groups import least_padding
 from fitkit.rules.vllm.pipeline import stages
-from fitkit.rules.vllm.settings import release_of
+from fitkit.rules.vllm.settings import _IN_WORDS, CHANGES, release_of
 from fitkit.rules.vllm.weights import stage_weights
 from fitkit.sources.config import model_from_config
 
@@ -101,7 +101,7 @@ def test_what_changed_between_versions() -> None:
     assert fk.VLLM(version="0.20.2").utilization == 0.92
     assert fk.VLLM().utilization == 0.92
     between = fk.VLLM(version="0.25.0").startup(model("gemma-2-9b"), "H100 80GB")
-    assert "concurrent_batches_in_flight changed between 0.24.0 and 0.26.0" in between.note
+    assert "How many batches are in flight changed between vLLM 0.24.0 and 0.26.0." in between.note
     assert release_of("v0.20.2rc1.dev16+g7a1eb8ac2")[:2] == (0, 20)
 
 
@@ -176,6 +176,10 @@ def test_types_a_catalog_model_may_be_asked_for() -> None:
     got = fk.demand(one, quants=["BF16", "FP8", "AWQ", "NVFP4", "INT8"], engine="vllm").set_index("quant").weights_bytes
     assert got["AWQ"] == 5727854592  # vLLM's own modules, tests/measured/vllm_weights.csv
     assert got["BF16"] > got["FP8"] >= got["INT8"] > got["NVFP4"] > got["AWQ"]
+
+
+def test_every_change_between_versions_has_words() -> None:
+    assert {name for name, _, _ in CHANGES} == set(_IN_WORDS)
 
 
 def test_bad_options_are_told() -> None:

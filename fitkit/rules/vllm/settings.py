@@ -30,6 +30,21 @@ CHANGES: tuple[tuple[str, str, str], ...] = (
     ("reserves_null_block", "0.28.0", "0.30.0"),
     ("prefill_checkpoint_block", "0.28.0", "0.30.0"),
 )
+_IN_WORDS = {
+    "groups_within_one_and_a_half": "How layers are grouped",
+    "hybrid_prefix_caching_on_request": "Prefix caching on request in hybrids",
+    "utilization_0_92": "The default gpu_memory_utilization (0.90, then 0.92)",
+    "subtracts_cuda_graphs": "Whether CUDA graphs are subtracted from the cache",
+    "tokens_from_concurrency": "How the cache's tokens are counted",
+    "hybrid_block_from_kernel": "The block size of hybrids",
+    "hybrid_prefix_caching": "Prefix caching in hybrids",
+    "concurrent_batches_in_flight": "How many batches are in flight",
+    "large_gpu_tier": "The batch limits of GPUs from 160 GiB on",
+    "one_log_line": "The log's lines",
+    "latent_hybrid_block_128": "The block size of hybrids with MLA",
+    "reserves_null_block": "Whether one block is set aside",
+    "prefill_checkpoint_block": "The blocks a hybrid's prefill keeps",
+}
 
 # The names --kv-cache-dtype takes in 0.33; f16 is fitkit's common name for the model's own 16-bit type.
 KV_CACHE_DTYPES = (
@@ -116,7 +131,7 @@ class VLLMSettings:
         """What differs between the two versions looked at around this one, in words for a note."""
         here = release_of(self.version)
         return tuple(
-            f"{name} changed between {old} and {new}"
+            f"{_IN_WORDS[name]} changed between vLLM {old} and {new}"
             for name, old, new in CHANGES
             if release_of(old) < here < release_of(new)
         )

@@ -65,10 +65,12 @@ def load(
         return model_from_config(source)
     if isinstance(source, str) and not _is_path(source):
         return _by_name(source, online, progress, timeout)
+    if not isinstance(source, str | os.PathLike):
+        raise BadInput(f"A model's name, path, config or Model was expected, not {short(source)}.")
     path = Path(source)
-    if not path.exists():
+    if not path.is_file() and not path.is_dir():
         raise BadInput(f"{short(str(source))}: there is no such file or directory.")
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf" and not path.is_dir():
         from fitkit.sources.gguf import model_from_gguf
 
         return model_from_gguf(path)

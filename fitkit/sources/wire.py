@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 from urllib.parse import urljoin, urlsplit
 
-from fitkit.errors import FetchError, printable
+from fitkit.errors import BadInput, FetchError, printable, short
 from fitkit.sources.hub import Passing, endpoint, origin, pieces, refused, request, shown
 
 Progress: TypeAlias = Callable[[str, int], object]  # (what is being read, bytes moved so far in this load)
@@ -45,6 +45,14 @@ class Wire:
     progress: Progress | None = None
     moved: int = 0
     _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.timeout, bool) or not isinstance(self.timeout, int | float) or not 0 < self.timeout <= 3600:
+            raise BadInput(f"timeout is {short(self.timeout)}, where seconds above 0 were expected.")
+        if self.progress is not None and not callable(self.progress):
+            raise BadInput(
+                f"progress is {short(self.progress)}, where a function of a place and the bytes moved was expected."
+            )
 
     def get(self, url: str, most: int, *, what: str = "", span: tuple[int, int] | None = None) -> Answer:
         """The body at `url`, at most `most` bytes; of `span` (offset, length) only that range.

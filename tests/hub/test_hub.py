@@ -97,6 +97,12 @@ def test_unknown_keywords_are_errors() -> None:
         fk.load("org/repo", revison="main")  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), "10", True, None])
+def test_a_timeout_is_seconds(timeout: Any) -> None:
+    with pytest.raises(fk.BadInput, match="timeout is"):
+        fk.load("org/repo", timeout=timeout)
+
+
 # ---- tokens, gates, refusals -------------------------------------------------------------------------------------------------
 
 

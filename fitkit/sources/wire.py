@@ -59,7 +59,7 @@ class Wire:
 
         Raises FetchError: no answer, a refusal, more or something else than was asked for.
         """
-        pause = 0.5
+        pause = 0.25
         for left in reversed(range(TRIES)):
             try:
                 return self._once(url, most, what, span)

@@ -14,12 +14,14 @@ from fitkit.rules.base import Allocation, Column, IntArray, Job, Term
 from fitkit.rules.llamacpp.context import sizes
 from fitkit.rules.llamacpp.engine import Part, parts
 from fitkit.rules.llamacpp.loaded import loaded
+from fitkit.rules.llamacpp.placement import unread_bytes
 from fitkit.rules.llamacpp.refusals import refusal, row_refusals
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.units import MIB
 
 # Left free on each GPU beside what is counted: allocation granularity, CUDA graphs, cuBLAS workspaces.
 MARGIN_BYTES = 128 * MIB
+UNREAD = "{:.2f} GB of the weights are prediction blocks: pages of the file that are mapped and never read"
 # kind -> (name of the term, column)
 _TERMS: dict[str, tuple[str, Column]] = {
     "model": ("weights", "weights"), "mmproj": ("projector", "weights"), "draft": ("draft", "overhead"),
@@ -56,9 +58,15 @@ class LlamaCppRules:
             if own:
                 terms.append(_term(name, column, own, counted, fullest, context))
         host = _sum([part.bytes for part in found if part.gpu < 0], context)
+        unread = unread_bytes(loaded(job.model, job.quant or None)) if settings.mmap else 0
+        if unread:
+            terms[0] = replace(terms[0], total=terms[0].total + unread)
         at = sizes(settings, job.model.context, context * parallel, parallel)
         return Allocation(
-            terms=tuple(terms), refused=row_refusals(job.model, settings, at), host_bytes=host if gpus else None
+            terms=tuple(terms),
+            refused=row_refusals(job.model, settings, at),
+            note=UNREAD.format(unread / 1e9) if unread else "",
+            host_bytes=host if gpus else None,
         )
 
     def depends_on(self, gpu: Gpu) -> object:

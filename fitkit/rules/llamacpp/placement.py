@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fitkit.model import Tensor
@@ -74,6 +74,22 @@ def weights(tensors: Iterable[Tensor], arch: str = "") -> Iterator[Weight]:
         for block in tensor.layers or (-1,):
             for _ in range(tensor.count):
                 yield Weight(tensor.role, block, tensor.shape, tensor.dtype or "F32")
+
+
+@lru_cache(maxsize=4096)
+def unread_bytes(what: Loaded) -> int:
+    """Bytes of the file's tensors that are not loaded: prediction blocks, there for a draft of the model's own."""
+    every = _read_all(what.tensors)
+    sizes = [
+        sum(weight.size for weight in weights(tensors, what.model.gguf_architecture))
+        for tensors in (every, what.tensors)
+    ]
+    return sizes[0] - sizes[1]
+
+
+def _read_all(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """The tensors with prediction blocks as if they were of the model proper."""
+    return [replace(tensor, part="") if tensor.part == "mtp" else tensor for tensor in tensors]
 
 
 def is_expert(role: str) -> bool:

@@ -29,8 +29,10 @@ def compute_bytes(
     what: Loaded, settings: LlamaCppSettings, placed: Split, n_ctx: IntArray, n_seq_max: IntArray
 ) -> dict[str, IntArray]:
     """Bytes of the compute buffer on each device, by its name in the log."""
-    slots, which = np.unique(n_seq_max, return_inverse=True)
-    flash = np.array([resolve(what, settings, placed, min(count, OFFLOAD_BATCH)) for count in slots.tolist()])[which]
+    if is_settled(settings, placed):
+        return _laid_out(what, settings, placed, resolve(what, settings, placed, 1), n_ctx, n_seq_max)
+    slots, which = np.unique(np.minimum(n_seq_max, OFFLOAD_BATCH), return_inverse=True)
+    flash = np.array([resolve(what, settings, placed, count) for count in slots.tolist()])[which]
     out: dict[str, IntArray] = {}
     for choice in np.unique(flash).tolist():
         rows = np.flatnonzero(flash == choice)
@@ -74,11 +76,15 @@ def resolve(what: Loaded, settings: LlamaCppSettings, placed: Split, sequences: 
     """
     if not is_asked(what.model, settings, placed):
         return False
-    decided = settings.flash_attn == "on" or is_quantized(settings.type_v) or not placed.devices
-    simple = placed.whole and settings.offload_kqv and placed.devices == 1
-    if decided or simple or not placed.used:
+    if is_settled(settings, placed) or not placed.used:
         return True
     return attention_stays(what, settings, placed, sequences)
+
+
+def is_settled(settings: LlamaCppSettings, placed: Split) -> bool:
+    """Whether the choice of attention is the same for any number of slots."""
+    decided = settings.flash_attn == "on" or is_quantized(settings.type_v) or not placed.devices
+    return decided or (placed.whole and settings.offload_kqv and placed.devices == 1)
 
 
 def _middles(values: IntArray, least: int, step: int) -> IntArray:

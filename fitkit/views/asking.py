@@ -54,7 +54,8 @@ class Asker:
 
     def plan(self, state: State) -> plans.Plan:
         """`fk.plan` on the leading machine."""
-        return plans.plan(**self._arguments(state, self.lead(state)))
+        question = self._arguments(state, self.lead(state))
+        return plans.plan(question.pop("models"), question.pop("machines"), **question)
 
     def _arguments(self, state: State, machines: Sequence[Machine]) -> dict[str, Any]:
         if not machines:

@@ -16,16 +16,13 @@ import traitlets
 from fitkit.errors import BadInput, FitError, UnknownName
 from fitkit.model import Model
 from fitkit.sources import load
-from fitkit.views import controls, html, rows
+from fitkit.views import controls, grids, html, rows
 from fitkit.views.asking import Asker
-from fitkit.views.chips import chips
+from fitkit.views.parts import Part, lead_at, parts
 from fitkit.views.state import State, from_plan, from_query
 
 _HERE = Path(__file__).parent
 _log = logging.getLogger(__name__)
-
-
-Part = tuple[dict[str, str], dict[str, rows.Rows], dict[str, str]]  # slots, rows by dataset, words by chart
 
 
 def in_voila() -> bool:
@@ -68,7 +65,7 @@ class Dashboard(anywidget.AnyWidget):
     def __init__(self, asker: Asker, question: State) -> None:
         self.asker = asker
         self.question = question
-        self._rest: Iterator[bool] = iter(())
+        self._rest: Iterator[Part] = iter(())
         lists = controls.catalog()
         own = [{"value": name, "label": name, "detail": "yours"} for name in asker.own]
         words = {"about": f"Catalog of {controls.catalog_date()}", "words": html.words()}
@@ -101,7 +98,7 @@ class Dashboard(anywidget.AnyWidget):
     def _do(self, message: dict[str, Any]) -> None:
         kind = message.get("kind")
         if kind == "rest":
-            self.send({"kind": "part", "more": next(self._rest, False)})
+            self.send({"kind": "part", "more": self._answer_part()})
         elif kind == "save":
             self._save(str(message.get("what")))
         elif kind == "load":
@@ -140,7 +137,7 @@ class Dashboard(anywidget.AnyWidget):
             new = replace(new, model=before.model)
             model = self._last_model(before)
         new = controls.settle(new, model, before)
-        rest = self._parts(new)
+        rest = parts(self.asker, new)
         try:
             answer = self._quick(new)
         except FitError as error:
@@ -173,7 +170,7 @@ class Dashboard(anywidget.AnyWidget):
             return {"slots": {**self.slots, "verdict": html.nothing_chosen()}, "status": "No machine chosen yet."}
         frame = self.asker.rows(state)
         found = html.records(frame)
-        at = _lead_at(found, state)
+        at = lead_at(found, state)
         lead = found[at]
         bars, limits = rows.memory(found, self.asker.terms(frame), self.asker.card_bytes(state))
         contexts = controls.contexts(self.asker.model(state.model).context)
@@ -183,7 +180,7 @@ class Dashboard(anywidget.AnyWidget):
                 "verdict": html.verdict(lead),
                 "legend": html.legend([bar["term"] for bar in bars]),
                 "command": html.command(command),
-                "table": html.table(found, state),
+                "table": grids.table(found, state),
             },
             "status": f"{html.headline(lead)}. {html.reason(lead)}",
             "rows_memory": json.dumps(bars),
@@ -196,65 +193,21 @@ class Dashboard(anywidget.AnyWidget):
 
     def answer_rest(self) -> None:
         """All that may come a moment later, at once."""
-        while next(self._rest, False):
+        while self._answer_part():
             pass
 
-    def _parts(self, state: State) -> Iterator[bool]:
-        """Each step counts a little and yields, so that a move of a control never waits for all of it.
-
-        Where there is no answer the quick part has said why.
-        """
-        if not state.machines:
-            return
-        for part in (self._chips, self._limits, self._matrix, self._others):
-            try:
-                for slots, rows_of, said in part(state):
-                    with self.hold_sync():
-                        self.set_trait("rest_slots", {**self.rest_slots, **slots})
-                        self.set_trait("rest_alts", {**self.rest_alts, **said})
-                        for dataset, found in rows_of.items():
-                            self.set_trait(f"rows_{dataset}", json.dumps(found))
-                    yield True
-            except FitError:
-                continue
-            except Exception:  # a defect in one part does not take the others with it
-                _log.exception("The page has no %s", part.__name__)
-
-    def _chips(self, state: State) -> Iterator[Part]:
-        frame = self.asker.rows(state)
-        lead = frame.iloc[_lead_at(html.records(frame), state)]
-        known = {"known": html.explained(self.asker.explained(lead))} if frame["total_bytes"].notna().any() else {}
-        yield {"chips": html.chips(chips(state, self.asker.suggested(state, lead))), **known}, {}, {}
-
-    def _limits(self, state: State) -> Iterator[Part]:
-        kinds = controls.line_kv_dtypes(state)
-        found: list[html.Row] = []
-        for name in kinds:
-            found += html.records(self.asker.line(state, name))
-            yield {}, {}, {}
-        cells = rows.heat([row for row in found if row["kv_dtype"] == state.kv], controls.requests())
-        points = rows.lines(found, kinds)
-        notes = {"heatnote": html.heat_legend(state.lead), "linesnote": html.line_legend(kinds, state, bool(points))}
-        said = {"heat": rows.say_heat(cells, state.lead), "lines": rows.say_lines(points, state.lead)}
-        yield notes, {"heat": cells, "lines": points}, said
-
-    def _matrix(self, state: State) -> Iterator[Part]:
-        found: list[html.Row] = []
-        for quant in controls.matrix_quants(state):
-            try:
-                found += html.records(self.asker.matrix(state, quant))
-            except FitError as error:
-                found += [html.refused(quant, name, str(error)) for name in state.machines]
-            yield {}, {}, {}
-        yield {"matrix": html.matrix(found, state)}, {}, {}
-
-    def _others(self, state: State) -> Iterator[Part]:
-        yield {"others": html.others(self.asker.others(state))}, {}, {}
-
-
-def _lead_at(found: list[dict[str, Any]], state: State) -> int:
-    """Which row is the big line's."""
-    return next((place for place, row in enumerate(found) if row["machine"] == state.lead), 0)
+    def _answer_part(self) -> bool:
+        """The next little of it; false where there is no more."""
+        part = next(self._rest, None)
+        if part is None:
+            return False
+        slots, rows_of, said = part
+        with self.hold_sync():
+            self.set_trait("rest_slots", {**self.rest_slots, **slots})
+            self.set_trait("rest_alts", {**self.rest_alts, **said})
+            for dataset, found in rows_of.items():
+                self.set_trait(f"rows_{dataset}", json.dumps(found))
+        return True
 
 
 def _blame(new: State, before: State) -> str:

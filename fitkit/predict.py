@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, get_args
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
-from fitkit.errors import BadInput
+from fitkit.errors import BadInput, short
 from fitkit.hardware import Gpu
 from fitkit.hardware import gpu as gpu_named
+from fitkit.model import Model
 from fitkit.rules.base import Evidence
+from fitkit.rules.llamacpp import answers
 from fitkit.rules.llamacpp.settings import LlamaCppSettings
 from fitkit.rules.vllm.settings import VLLMSettings
 from fitkit.rules.vllm.startup import Startup, startup
 from fitkit.sources import load
+from fitkit.units import GIB
 
 if TYPE_CHECKING:
     import pandas as pd
+
+Free: TypeAlias = float | Sequence[float]  # GiB: one figure for all GPUs, or one for each
 
 
 class LlamaCpp(LlamaCppSettings):
@@ -42,11 +47,8 @@ class LlamaCpp(LlamaCppSettings):
         import pandas as pd
 
         from fitkit.rules.llamacpp.engine import parts, why_not
-        from fitkit.tables.resolve import is_gguf, quants_of
 
-        model = load(model)
-        if quant is not None or not is_gguf(model):
-            [quant] = quants_of(model, quant, "llama.cpp")
+        model, quant = _sized(model, quant)
         why = why_not(model, quant, self, self.n_ctx, self.n_seq_max)
         if why:
             raise BadInput(why)
@@ -64,6 +66,63 @@ class LlamaCpp(LlamaCppSettings):
         sizes = {name: (name, "sum") for name in ("bytes", "low", "high")}
         frame = groups.agg(**sizes, evidence=("evidence", _weakest), source=("source", _all))
         return frame[["device", "kind", "bytes", "low", "high", "evidence", "log_name", "source"]]
+
+    def most_gpu_layers(self, model: Any, free_gib: Free, quant: str | None = None) -> int | None:
+        """The largest n_gpu_layers with which these settings fit `free_gib` of each GPU [GiB]; None where not even 0 does.
+
+        >>> import fitkit as fk
+        >>> fk.LlamaCpp(n_ctx=8192).most_gpu_layers("llama-3.3-70b", 24, quant="Q4_K_M") > 30
+        True
+        """
+        return answers.most_gpu_layers(*_sized(model, quant), self, self._free_bytes(free_gib))
+
+    def fewest_cpu_moe(self, model: Any, free_gib: Free, quant: str | None = None) -> int | None:
+        """The smallest n_cpu_moe (first layers whose experts stay on the host) that fits; None where none does.
+
+        >>> import fitkit as fk
+        >>> fk.LlamaCpp(n_ctx=8192).fewest_cpu_moe("gpt-oss-20b", 80)
+        0
+        """
+        return answers.fewest_cpu_moe(*_sized(model, quant), self, self._free_bytes(free_gib))
+
+    def best_tensor_split(self, model: Any, free_gib: Free, quant: str | None = None) -> tuple[float, ...] | None:
+        """The tensor_split over unequal GPUs that leaves the fullest the largest share free; None where none fits.
+
+        >>> import fitkit as fk
+        >>> sum(fk.LlamaCpp(n_ctx=8192, gpus=2).best_tensor_split("llama-3.1-8b", [24, 8], quant="Q4_K_M"))
+        33.0
+        """
+        return answers.best_tensor_split(*_sized(model, quant), self, self._free_bytes(free_gib))
+
+    def longest_context(
+        self, model: Any, free_gib: Free, slots: int | None = None, quant: str | None = None
+    ) -> int | None:
+        """The longest context [tokens] of each of `slots` requests at once (None: n_seq_max); None where none fits.
+
+        >>> import fitkit as fk
+        >>> fk.LlamaCpp().longest_context("llama-3.1-8b", 24, slots=1, quant="Q4_K_M")
+        131072
+        """
+        slots = self.n_seq_max if slots is None else slots
+        return answers.longest_context(*_sized(model, quant), self, self._free_bytes(free_gib), slots)
+
+    def _free_bytes(self, free_gib: Free) -> tuple[int, ...]:
+        each = [free_gib] * self.devices if isinstance(free_gib, int | float) else list(free_gib)
+        if not all(isinstance(gib, int | float) and 0 < gib < 2**30 for gib in each):
+            raise BadInput(
+                f"free_gib is {short(free_gib)}, where GiB above 0, one figure or one for each GPU, were expected."
+            )
+        return tuple(round(gib * GIB) for gib in each)
+
+
+def _sized(model: Any, quant: str | None) -> tuple[Model, str | None]:
+    """The model, and the file type that sizes it: a GGUF's own where none is asked for."""
+    from fitkit.tables.resolve import is_gguf, quants_of
+
+    model = load(model)
+    if quant is not None or not is_gguf(model):
+        [quant] = quants_of(model, quant, "llama.cpp")
+    return model, quant
 
 
 def _weakest(levels: Iterable[Evidence]) -> Evidence:

@@ -7,12 +7,10 @@ the same, and `python -m fitkit.views.charts` writes it anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from fitkit.views.colours import KV_COLOURS, KV_DASHES, TERMS, VERDICTS
 
@@ -166,15 +164,6 @@ def specs() -> dict[str, dict[str, Any]]:
         spec.pop("$schema", None)
         out[name] = {**spec, "config": THEME, "datasets": {dataset: [] for dataset in datasets}}
     return out
-
-
-def show(name: str, rows: Mapping[str, pd.DataFrame]) -> alt.LayerChart:
-    """One of the charts with its rows, as a chart of its own (for a notebook)."""
-    chart = alt.LayerChart.from_dict(
-        {**specs()[name], "datasets": {key: frame.to_dict("records") for key, frame in rows.items()}}
-    )
-    assert isinstance(chart, alt.LayerChart)
-    return chart
 
 
 if __name__ == "__main__":

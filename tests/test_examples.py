@@ -1,26 +1,13 @@
-"""Examples run: those of the public names' docstrings and those of the README."""
+"""The README's examples run, and the tables' docstrings have some (test_docstrings runs those)."""
 
 from __future__ import annotations
 
-import doctest
 import inspect
 from pathlib import Path
-
-import pytest
 
 import fitkit as fk
 
 README = Path(__file__).parent.parent / "README.md"
-
-
-@pytest.mark.parametrize("name", fk.__all__)
-def test_examples_of_public_names(name: str) -> None:
-    thing = getattr(fk, name)
-    around = vars(inspect.getmodule(thing))
-    for test in doctest.DocTestFinder().find(thing, name, globs=dict(around)):
-        runner = doctest.DocTestRunner()
-        runner.run(test)
-        assert not runner.failures, f"{test.name}: {runner.failures} of {runner.tries} examples fail"
 
 
 def test_the_tables_have_examples() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -9,11 +10,12 @@ import numpy as np
 import pandas as pd
 
 from fitkit.errors import BadInput
+from fitkit.hardware import Machine
 from fitkit.rules import Term
 from fitkit.tables import fit
 from fitkit.tables.asked import RowQuestion, question, whole
 from fitkit.tables.layouts import COUNTS
-from fitkit.tables.resolve import MOST_GPUS, many, models_of, own_quant
+from fitkit.tables.resolve import MOST_GPUS, bits_of, engine_of, machines_of, models_of, own_quant, rules_of, some
 
 EXPLAIN_COLUMNS = (
     "term", "column", "bytes", "low", "high", "per_gpu_bytes", "per_gpu_low", "per_gpu_high", "evidence", "source",
@@ -96,33 +98,27 @@ def max_context(models: Any, machines: Any = None, **arguments: Any) -> pd.Serie
     Takes `fit`'s arguments. Where not even one token fits, the row of the shortest that was asked, with its reason.
     """
     best = _best(_on_all_gpus(models, machines, arguments), "max_context")
-    if not best["max_context"]:
-        return best
-    return _again(best, contexts=int(best["max_context"]))
+    tokens = whole(best["max_context"])
+    return _again(best, contexts=tokens) if tokens else best
 
 
 def max_parallel(models: Any, machines: Any = None, **arguments: Any) -> pd.Series[Any]:
     """The `fit` row of the most requests at once that fit on all GPUs of a machine. Takes `fit`'s arguments."""
     best = _best(_on_all_gpus(models, machines, arguments), "max_parallel")
-    if not best["max_parallel"]:
-        return best
-    return _again(best, parallel=int(best["max_parallel"]))
+    requests = whole(best["max_parallel"])
+    return _again(best, parallel=requests) if requests else best
 
 
 def best_quant(models: Any, machines: Any = None, **arguments: Any) -> pd.Series[Any]:
     """The `fit` row of the best quantization that fits, most bits first. Takes `fit`'s arguments; `quants` narrows the choice."""
-    engine = arguments.get("engine", "llama.cpp")
+    models, arguments = models_of(models), _listed(arguments)
     if arguments.get("quants") is None:
-        arguments["quants"] = quants_offered(models, engine)
-    order = {quant: place for place, quant in enumerate(many(arguments["quants"]))}
+        arguments["quants"] = quants_offered(models, arguments.get("engine", "llama.cpp"))
     table = fit(models, machines, **arguments)
     if not table["fits"].any():
         return table.iloc[len(table) - 1]
-    places = [
-        order.get(quant, len(order)) if fits else len(order) + 1
-        for quant, fits in zip(table["quant"], table["fits"], strict=True)
-    ]
-    return table.iloc[int(np.argmin(places))]
+    bits = [bits_of(quant) if fits else -1.0 for quant, fits in zip(table["quant"], table["fits"], strict=True)]
+    return table.iloc[int(np.argmax(bits))]
 
 
 def min_gpus(models: Any, machines: Any = None, **arguments: Any) -> pd.Series[Any]:
@@ -137,35 +133,62 @@ def min_utilization(models: Any, machines: Any = None, **arguments: Any) -> pd.S
 
     Takes `fit`'s arguments; the rules are the budget's or vLLM's own. The row has one more entry, `gpu_memory_utilization`.
     """
-    low, high, found = 1, 100, None
-    while low <= high:
-        middle = (low + high) // 2
-        row = fit(models, machines, **with_utilization(arguments, middle / 100)).iloc[0]
-        if row["fits"]:
-            found, high = (middle, row), middle - 1
-        else:
-            low = middle + 1
-    hundredths, row = found or (100, fit(models, machines, **with_utilization(arguments, 1.0)).iloc[0])
+    models, machines = models_of(models), machines_of(machines)
+    arguments = _listed(arguments)
+    shared = [one for one in machines if one.gpu and one.taken_bytes]
+    alone = [one for one in machines if one not in shared]
+    found = [_least_share(models, [one], arguments, _most_share(one)) for one in shared]
+    if alone or not shared:
+        found.append(_least_share(models, alone, arguments, 100))
+    hundredths, row = min(found, key=lambda one: (not one[1]["fits"], one[0]))
     row = row.copy()
     row["gpu_memory_utilization"] = hundredths / 100
     return row
 
 
+def _listed(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Arguments that can be asked more than once."""
+    return {name: list(value) if isinstance(value, Iterator) else value for name, value in arguments.items()}
+
+
+def _least_share(models: Any, machines: Any, arguments: dict[str, Any], most: int) -> tuple[int, pd.Series[Any]]:
+    """The smallest share in hundredths that fits somewhere, with its row; else `most` and its reason."""
+    low, high, found = 1, most, None
+    while low <= high:
+        middle = (low + high) // 2
+        row = _first_yes(fit(models, machines, **with_utilization(arguments, middle / 100)))
+        if row["fits"]:
+            found, high = (middle, row), middle - 1
+        else:
+            low = middle + 1
+    return found or (most, _first_yes(fit(models, machines, **with_utilization(arguments, most / 100))))
+
+
+def _most_share(machine: Machine) -> int:
+    """What others leave of each GPU, in hundredths: vLLM does not start with a larger share."""
+    assert machine.gpu is not None
+    return max(1, 100 * (machine.gpu.seen_bytes - machine.taken_bytes) // machine.gpu.seen_bytes)
+
+
+def _first_yes(table: pd.DataFrame) -> pd.Series[Any]:
+    return table.iloc[int(table["fits"].to_numpy(dtype=bool).argmax())]
+
+
 def with_utilization(arguments: dict[str, Any], share: float) -> dict[str, Any]:
     from fitkit.rules.published.budget import Budget
 
-    rules, engine = arguments.get("rules", "engine"), arguments.get("engine", "vllm")
-    if rules == "budget" or isinstance(rules, Budget):
-        budget = rules if isinstance(rules, Budget) else Budget()
-        return arguments | {"engine": "vllm", "rules": replace(budget, gpu_memory_utilization=share)}
-    if rules != "engine" or engine in ("llama.cpp", "sglang") or type(engine).__name__.startswith("LlamaCpp"):
+    rules, budget = rules_of(arguments.get("rules", "engine"))
+    engine, settings = engine_of(arguments.get("engine", "vllm"))
+    if rules == "budget":
+        changed = replace(budget or Budget(), gpu_memory_utilization=share)
+        return arguments | {"engine": "vllm", "rules": changed}
+    if rules != "engine" or engine != "vllm":
         raise BadInput(
             "min_utilization speaks of vLLM's gpu_memory_utilization: ask with engine='vllm' or rules='budget'."
         )
     from fitkit.predict import VLLM
 
-    settings: Any = VLLM() if isinstance(engine, str) else engine
-    return arguments | {"engine": replace(settings, gpu_memory_utilization=share)}
+    return arguments | {"engine": replace(settings or VLLM(), gpu_memory_utilization=share)}
 
 
 def _best(table: pd.DataFrame, column: str) -> pd.Series[Any]:
@@ -208,8 +231,10 @@ def _gpu(asked: RowQuestion) -> Any:
 
 
 def quants_offered(models: Any, engine: Any) -> list[str]:
-    """What is usual for the engine, most bits first."""
-    if engine == "llama.cpp" or type(engine).__name__.startswith("LlamaCpp"):
-        return list(QUANT_ORDER)
+    """What is usual for the engines, most bits first."""
+    engines = {engine_of(one)[0] for one in some("engine", engine)}
+    found = list(QUANT_ORDER) if "llama.cpp" in engines else []
+    if engines == {"llama.cpp"}:
+        return found
     own = {own_quant(model) for model in models_of(models)}
-    return [*dict.fromkeys((*(() if own <= set(_CHECKPOINTS) else sorted(own)), *_CHECKPOINTS))]
+    return [*dict.fromkeys((*(() if own <= set(_CHECKPOINTS) else sorted(own)), *_CHECKPOINTS, *found))]

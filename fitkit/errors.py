@@ -73,7 +73,11 @@ class FetchError(FitError):
 
 def short(value: object, limit: int = 80) -> str:
     """`value` quoted for a message, cut to `limit` characters, control characters escaped."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # an object of somebody else's, shown in an error of ours
+        text = f"a {type(value).__name__}"
+    text = " ".join(text.split())  # of a frame or an array: one line
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

@@ -157,7 +157,7 @@ class Plan:
         )
 
 
-def plan(models: Any, machines: Any = None, **arguments: Any) -> Plan:
+def plan(model: Any, machines: Any = None, **arguments: Any) -> Plan:
     """One deployment: takes `fit`'s arguments.
 
     Without a GPU count it takes the fewest that hold the model on the machine with the largest GPUs that can take it. If none
@@ -171,7 +171,7 @@ def plan(models: Any, machines: Any = None, **arguments: Any) -> Plan:
     >>> fk.plan("llama-3.1-8b", "8x H100 80GB", quants="Q4_K_M", rules="library").min_gpu_memory_gb
     9.753
     """
-    table = fit(models, machines, **arguments)
+    table = fit(model, machines, **arguments)
     row = _choose(table)
     if not row["fits"] and arguments.get("gpus") is None and row["machine"]:
         reason = str(row["reason"])

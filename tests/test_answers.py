@@ -277,3 +277,17 @@ def test_catalog_frames() -> None:
     for table in (models, fk.gpus(), fk.machines(), fk.quants(), fk.kv_dtypes()):
         assert (table.source != "").all()
         assert table.name.is_unique
+
+
+def test_the_smallest_utilization_lies_below_what_others_leave() -> None:
+    taken = fk.min_utilization("qwen2.5-3b", fk.machine("RTX 4090", taken_gib=15), contexts=2048, engine="vllm")
+    alone = fk.min_utilization("qwen2.5-3b", "RTX 4090", contexts=2048, engine="vllm")
+    assert taken["fits"]
+    assert taken["gpu_memory_utilization"] == alone["gpu_memory_utilization"] < 0.4
+    both = fk.min_utilization("qwen2.5-3b", ["RTX 4090", "H100"], contexts=2048, engine="vllm")
+    assert both["gpu"].startswith("H100")
+
+
+def test_the_best_quantization_is_the_one_of_most_bits() -> None:
+    for quants in (["Q4_K_M", "Q8_0"], ["q8_0", "q4_k_m"]):
+        assert fk.best_quant("llama-3.1-8b", "RTX 4090", quants=quants)["quant"] == "Q8_0"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
 import fitkit as fk
@@ -50,6 +52,49 @@ def test_fit_refuses(change: dict[str, Any], said: str) -> None:
     assert "\n" not in message
     assert len(message) < 400
     assert message.endswith((".", "?"))
+
+
+class _Silent:
+    """What somebody else's library may hand over."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+ODD = (
+    None, True, -1, 2**63, 1.5, float("nan"), float("inf"), np.int64(4), np.float32(4), np.str_("4"), "", "x" * 1000, "\x00\n", b"4", b"",
+    (), [], {}, set(), range(0), [4, None], [[4]], np.array([]), np.array(4), np.array([[4, 8]]), pd.Series([4, 8]), pd.DataFrame({"a": [4]}),
+    pd.NA, pd.NaT, object(), _Silent(), int, {4: 5}, 1j, ..., slice(3), "8k", "hf://", "/dev/null", fk.Budget(), fk.VLLM(), fk.VLLM, [None],
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", ["models", "machines", "quants", "contexts", "parallel", "kv_dtypes", "engine", "rules", "gpus"]
+)
+@pytest.mark.parametrize(
+    "ask", [fk.fit, fk.demand, fk.max_context, fk.best_quant, fk.min_utilization], ids=lambda ask: ask.__name__
+)
+def test_odd_values_are_answered_or_refused_in_one_sentence(ask: Any, name: str) -> None:
+    for value in ODD:
+        arguments = OK | {"quants": "BF16"} | {name: value}
+        if ask is fk.demand:
+            arguments.pop("machines")
+        elif arguments["machines"] is None:
+            continue  # the whole catalog
+        try:
+            ask(**arguments)
+        except fk.FitError as error:
+            message = str(error)
+            assert "\n" not in message
+            assert len(message) < 400
+            assert message.endswith((".", "?"))
+
+
+def test_generators_are_read_once() -> None:
+    row = fk.best_quant((one for one in ["llama-3.1-8b"]), "RTX 4090", quants=iter(["Q4_K_M", "Q8_0"]))
+    assert row["quant"] == "Q8_0"
+    least = fk.min_utilization(iter(["llama-3.1-8b"]), iter(["RTX 4090"]), contexts=iter([8192]), engine="vllm")
+    assert least["fits"]
 
 
 def test_unknown_names_carry_the_nearest() -> None:

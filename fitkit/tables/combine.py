@@ -17,10 +17,10 @@ from fitkit.tables.resolve import (
     engine_of,
     gpus_of,
     kv_dtypes_of,
-    many,
     own_quant,
     quants_of,
     rules_of,
+    some,
 )
 
 _SHOWN = {"llama.cpp": "llama.cpp", "vllm": "vLLM", "sglang": "SGLang"}
@@ -33,9 +33,9 @@ def asks(
 ) -> list[Ask]:
     """Every combination of rule set, engine, model, quantization and cache type, in that order."""
     out = []
-    for rule in many(rules):
+    for rule in some("rules", rules):
         rule_name, rule_settings = rules_of(rule)
-        for named in many(engine):
+        for named in some("engine", engine):
             engine_name, engine_settings = engine_of(named)
             counted = rules_for(rule_name, engine_name)
             settings = engine_settings if rule_name == "engine" else rule_settings

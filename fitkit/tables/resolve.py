@@ -29,9 +29,19 @@ SPEAKS_OF = {
 
 def many(value: Any) -> list[Any]:
     """A scalar as a list of one; any other iterable as a list."""
-    if isinstance(value, str | os.PathLike | Mapping | Model | Machine) or not isinstance(value, Iterable):
+    if isinstance(value, np.ndarray) and not value.ndim:
+        return [value[()]]
+    if isinstance(value, str | bytes | os.PathLike | Mapping | Model | Machine) or not isinstance(value, Iterable):
         return [value]
     return list(value)
+
+
+def some(what: str, value: Any) -> list[Any]:
+    """`many`, of which there must be one."""
+    found = many(value)
+    if not found:
+        raise BadInput(f"{what} is empty; at least one was expected.")
+    return found
 
 
 def models_of(models: Any) -> list[Model]:
@@ -68,7 +78,7 @@ def quants_of(model: Model, quants: Any, engine: str) -> list[str]:
         return [
             "MXFP4_MOE" if model.quant == "MXFP4" else "Q4_K_M"
         ]  # as its makers publish it: no type below makes it smaller
-    return [_quant(one, model, engine) for one in many(quants)]
+    return [_quant(one, model, engine) for one in some("quants", quants)]
 
 
 def is_gguf(model: Model) -> bool:
@@ -103,7 +113,7 @@ def kv_dtypes_of(kv_dtypes: Any, engine: str, settings: Any) -> list[str]:
             return [k if k == v else f"{k}/{v}"]
         return [getattr(settings, "kv_cache_dtype", "auto")]
     out = []
-    for name in many(kv_dtypes):
+    for name in some("kv_dtypes", kv_dtypes):
         if not isinstance(name, str):
             raise BadInput(f"A KV-cache type such as 'f16' or 'fp8' was expected, not {short(name)}.")
         folded = name.strip().casefold()

@@ -8,7 +8,6 @@ import numpy as np
 
 from fitkit.hardware import Gpu
 from fitkit.model import Model
-from fitkit.rules.base import Evidence
 from fitkit.rules.vllm import capacity
 from fitkit.rules.vllm.device import Device, batch, device_of, in_flight
 from fitkit.rules.vllm.measured import Part
@@ -16,19 +15,6 @@ from fitkit.rules.vllm.plan import Plan, make_plan
 from fitkit.rules.vllm.settings import VLLMSettings
 from fitkit.rules.vllm.terms import memory_parts, notes
 from fitkit.units import GIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamedTerm:
-    """One part of a GPU's memory at start-up, on the fullest rank [bytes]."""
-
-    name: str
-    bytes: int
-    low: int
-    high: int
-    evidence: Evidence
-    source: str
-    moved_by: str = ""  # the options that raise or lower it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +46,8 @@ class Startup:
     estimated_max_model_len: int
     needed_kv_bytes: int
     log_line: str
-    terms: tuple[NamedTerm, ...]
-    outside: tuple[NamedTerm, ...] = ()
+    terms: tuple[Part, ...]
+    outside: tuple[Part, ...] = ()
     available_kv_low_bytes: int = 0
     available_kv_high_bytes: int = 0
     note: str = ""
@@ -123,8 +109,8 @@ def startup(settings: VLLMSettings, model: Model, gpu: Gpu | None = None) -> Sta
         estimated_max_model_len=pool.estimated,
         needed_kv_bytes=pool.needed,
         log_line="" if pool.error else log_line(settings, pool, device),
-        terms=tuple(map(_named, parts.subtracted)),
-        outside=tuple(map(_named, parts.beside)),
+        terms=parts.subtracted,
+        outside=parts.beside,
         available_kv_low_bytes=max(0, least),
         available_kv_high_bytes=max(0, most),
         note=" ".join((*parts.notes, *notes(settings, device))),
@@ -197,10 +183,3 @@ def log_line(settings: VLLMSettings, pool: Pool, device: Device) -> str:
     size = f"GPU KV cache size: {pool.tokens:,} tokens"
     concurrency = f"Maximum concurrency for {pool.length:,} tokens per request: {pool.concurrency:.2f}x"
     return f"{size}, {concurrency}" if settings.has("one_log_line") else f"{size}\n{concurrency}"
-
-
-def _named(part: Part) -> NamedTerm:
-    return NamedTerm(
-        name=part.name, bytes=part.bytes, low=part.low, high=part.high, evidence=part.evidence, source=part.source,
-        moved_by=part.moved_by,
-    )  # fmt: skip

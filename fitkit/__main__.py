@@ -23,7 +23,8 @@ def _page() -> tuple[Path, Path]:
     packed = here / "views" / "page"
     if packed.exists():
         return packed / "dashboard.ipynb", packed
-    return here.parent / "notebooks" / "dashboard.ipynb", here.parent
+    notebooks = here.parent / "notebooks"
+    return notebooks / "dashboard.ipynb", notebooks
 
 
 if __name__ == "__main__":

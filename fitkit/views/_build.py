@@ -8,7 +8,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 PARTS = ("live.js", "bridge.js", "controls.js", "page.js")
 PACKED = {
     "notebooks/dashboard.ipynb": "fitkit/views/page/dashboard.ipynb",
-    "voila.json": "fitkit/views/page/voila.json",
+    "notebooks/voila.json": "fitkit/views/page/voila.json",
 }
 
 

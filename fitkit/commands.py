@@ -21,8 +21,8 @@ _ONLINE = {"FP8": "fp8", "BNB-NF4": "bitsandbytes"}  # what vLLM makes of a 16-b
 def command(row: Any) -> str:
     """The launch line of a row of `fit` (or of a Plan): llama-server, vllm serve or SGLang, safe to paste into a shell.
 
-    The line sets every option the row depends on, so that the engine's own fitting cannot change it. A GGUF file that the
-    catalog knows by its shape only gets a file name to be replaced.
+    The line sets every option the row depends on, so that the engine's own fitting cannot change it. A file or a quantized
+    checkpoint that the catalog knows no address of gets a name to be replaced: the model's with the quantization behind.
 
     Raises BadInput for what is no such row.
     """
@@ -80,7 +80,8 @@ def _vllm_serve(asked: RowQuestion) -> list[str]:
     gpus, nodes = _gpus(asked) or 1, whole(asked.row.get("fit_nodes")) or 1
     options = _options(asked.engine)
     pipeline = options.get("pipeline_parallel_size", 1) if nodes == 1 else nodes
-    words = ["vllm", "serve", _repo(asked.model), "--max-model-len", str(asked.context)]
+    checkpoint, converted = _checkpoint(asked, gpus)
+    words = ["vllm", "serve", checkpoint, "--max-model-len", str(asked.context)]
     words += ["--tensor-parallel-size", str(max(1, gpus // pipeline))]
     if pipeline > 1:
         words += ["--pipeline-parallel-size", str(pipeline)]
@@ -91,7 +92,7 @@ def _vllm_serve(asked: RowQuestion) -> list[str]:
     kv = _KV_VLLM.get(asked.kv_dtype, asked.kv_dtype)
     if kv != "auto":
         words += ["--kv-cache-dtype", kv]
-    if asked.quant != own_quant(asked.model) and asked.quant in _ONLINE and own_quant(asked.model) in ("BF16", "F16"):
+    if converted:
         words += ["--quantization", _ONLINE[asked.quant]]
     if asked.model.experts and gpus > 1 and (asked.row["rules"] == "shard" or options.get("enable_expert_parallel")):
         words.append("--enable-expert-parallel")
@@ -111,14 +112,25 @@ def _vllm_serve(asked: RowQuestion) -> list[str]:
 
 def _sglang(asked: RowQuestion) -> list[str]:
     gpus, nodes = _gpus(asked) or 1, whole(asked.row.get("fit_nodes")) or 1
-    words = ["python", "-m", "sglang.launch_server", "--model-path", _repo(asked.model)]
+    checkpoint, converted = _checkpoint(asked, gpus)
+    words = ["python", "-m", "sglang.launch_server", "--model-path", checkpoint]
     words += ["--context-length", str(asked.context), "--tp-size", str(gpus // nodes)]
     if nodes > 1:
-        words += ["--pp-size", str(nodes), "--nnodes", str(nodes)]
+        # the same line on every node, each with its own rank; the address is the first node's
+        words += [
+            "--pp-size",
+            str(nodes),
+            "--nnodes",
+            str(nodes),
+            "--node-rank",
+            "0",
+            "--dist-init-addr",
+            "NODE-0:5000",
+        ]
     if asked.model.experts and gpus > 1:
         words += ["--ep-size", str(gpus // nodes)]
     words += ["--mem-fraction-static", "0.9"]
-    if asked.quant == "FP8" and own_quant(asked.model) != "FP8":
+    if converted:
         words += ["--quantization", "fp8"]
     if asked.kv_dtype.startswith("fp8"):
         words += ["--kv-cache-dtype", "fp8_e4m3" if asked.kv_dtype == "fp8" else asked.kv_dtype]
@@ -143,6 +155,27 @@ def _options(engine: Any) -> dict[str, Any]:
 
 def _default_share(asked: RowQuestion) -> float:
     return 0.9 if asked.row["rules"] != "engine" else 0.92
+
+
+def _checkpoint(asked: RowQuestion, gpus: int) -> tuple[str, bool]:
+    """What the server is given, and whether it quantizes that while loading.
+
+    The model's own repository, a published quantization of it that the catalog knows, the 16-bit one converted where that
+    one fits the cards while it loads, or a name to be replaced.
+    """
+    model, quant = asked.model, asked.quant
+    if quant == own_quant(model):
+        return _repo(model), False
+    own = PurePath(_repo(model)).name.lower()
+    for row in facts.rows("models"):
+        twin = row["repo"].rpartition("/")[2].lower()
+        if row["quant"] == quant and row["family"] == model.family and twin.startswith(f"{own}-"):
+            return row["repo"], False
+    room = float(asked.row.get("usable_per_gpu_bytes") or 0) * gpus
+    known = _ONLINE if asked.row["engine"] == "vllm" else {"FP8": "fp8"}
+    if quant in known and own_quant(model) in ("BF16", "F16") and model.params * 2 <= room:
+        return _repo(model), True
+    return f"{PurePath(_repo(model)).name}-{quant}", False
 
 
 def _repo(model: Model) -> str:

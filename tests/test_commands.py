@@ -27,7 +27,7 @@ def test_llama_server() -> None:
 
 def test_vllm_serve() -> None:
     found = line("qwen3-235b-a22b", "8x H100", "FP8", 32768, engine="vllm", rules="shard", kv_dtypes="fp8", gpus=8)
-    assert found.startswith("vllm serve Qwen/Qwen3-235B-A22B --max-model-len 32768 --tensor-parallel-size 8")
+    assert found.startswith("vllm serve Qwen/Qwen3-235B-A22B-FP8 --max-model-len 32768 --tensor-parallel-size 8")
     assert "--kv-cache-dtype fp8" in found
     assert "--enable-expert-parallel" in found
 
@@ -115,3 +115,31 @@ def test_files_and_repositories_of_known_models(name: str, model: str) -> None:
 def test_what_is_no_line(text: Any) -> None:
     with pytest.raises(fk.BadInput):
         fk.read_command(text)
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "quant", "served", "flag"),
+    [
+        (
+            "qwen3-235b-a22b",
+            "4x H100",
+            "FP8",
+            "Qwen/Qwen3-235B-A22B-FP8",
+            "",
+        ),  # the 16-bit one is 470 GB: no card loads a share
+        ("llama-3.1-8b", "1x RTX 4090", "FP8", "meta-llama/Llama-3.1-8B-Instruct", "--quantization fp8"),
+        (
+            "llama-3.3-70b",
+            "1x H200",
+            "FP8",
+            "Llama-3.3-70B-Instruct-FP8",
+            "",
+        ),  # one H200 cannot load 141 GB to convert them
+        ("llama-3.1-8b", "1x RTX 4090", "AWQ", "Llama-3.1-8B-Instruct-AWQ", ""),
+    ],
+)
+def test_what_vllm_is_given(model: str, machine: str, quant: str, served: str, flag: str) -> None:
+    found = line(model, machine, quant, 8192, engine="vllm")
+    assert found.split()[2] == served
+    assert ("--quantization" in found) == bool(flag)
+    assert flag in found

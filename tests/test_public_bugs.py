@@ -191,6 +191,13 @@ def on_gpus(row: Row, settings: dict[str, Any]) -> float:
 
 
 @measure
+def card_mib(row: Row, settings: dict[str, Any]) -> float:
+    """What the first card shows, the driver's own part with it."""
+    table = buffers(row, settings)
+    return float(table.loc[table["device"] == "GPU0", "bytes"].sum()) / MIB
+
+
+@measure
 def gpu_gib(row: Row, settings: dict[str, Any]) -> float:
     return on_gpus(row, settings) / GIB
 

@@ -11,7 +11,7 @@ from fitkit.model import Model
 from fitkit.rules.base import IntArray
 from fitkit.rules.llamacpp.cache import stores, window_cells
 from fitkit.rules.llamacpp.context import Sizes, sizes
-from fitkit.rules.llamacpp.flash import is_asked
+from fitkit.rules.llamacpp.flash import heads_at_once, is_asked
 from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks, written
 from fitkit.rules.llamacpp.graph.schedule import OFFLOAD_BATCH
 from fitkit.rules.llamacpp.loaded import Loaded, without_types
@@ -107,6 +107,8 @@ def units_of(model: Model, settings: LlamaCppSettings, at: Sizes) -> Floats:
     window = max((store.window for store in stores(model)), default=0)
     sliding = window_cells(window, settings, at) if window else np.zeros_like(at.n_ctx_seq)
     tokens, full = at.n_tokens, at.n_ctx_seq
+    if heads_at_once(model) is not None:
+        full = tokens  # an encoder's tokens see the batch alone
     return np.stack([
         np.ones_like(tokens), tokens, tokens * full, tokens * sliding, full * at.n_stream, sliding * at.n_stream,
         at.n_outputs, at.n_seq_max,

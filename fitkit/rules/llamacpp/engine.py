@@ -155,6 +155,8 @@ def _how_sure(what: Loaded, settings: LlamaCppSettings, placed: Split) -> tuple[
     states = {cache.variant for cache in what.model.caches() if cache.kind == "state"}
     if kinds & {"indexer", "compressed"} or states - KNOWN_STATES:
         return "assumed", 50, 300  # parts of these graphs are not modelled
+    if not kinds:
+        return "assumed", 60, 160  # no encoder was laid beside the engine's planner
     if not is_seen(settings.build) or settings.backend not in ("cuda", "cpu"):
         return "assumed", 60, 160
     if what.model.gguf_architecture not in MEASURED:

@@ -40,6 +40,16 @@ def heads_of(model: Model, store: Store) -> Heads:
     return Heads(1, 1, store.k_width, store.v_width)
 
 
+def heads_at_once(model: Model) -> Heads | None:
+    """The heads of an encoder, which keeps no cache: its tokens see each other within one batch; None for all else."""
+    heads = max((layer.heads for layer in model.layers), default=0)
+    inner = next((one.shape[0] for one in model.tensors if one.layers and one.role == "attn_output"), 0)
+    if not heads or not inner or any(layer.caches for layer in model.layers):
+        return None
+    keys = next((one.shape[1] for one in model.tensors if one.layers and one.role == "attn_k"), inner)
+    return Heads(heads, max(1, keys * heads // inner), inner // heads, inner // heads)
+
+
 def has_kernel(heads: Heads, settings: LlamaCppSettings) -> bool:
     """Whether the GPU backend computes this flash attention itself (else it runs on the CPU)."""
     if settings.type_k not in CUDA_TYPES or settings.type_v not in CUDA_TYPES:
@@ -65,6 +75,9 @@ def is_asked(model: Model, settings: LlamaCppSettings, placed: Split) -> bool:
         return True
     if not placed.used or settings.backend == "cpu":
         return True
+    at_once = heads_at_once(model)
+    if at_once is not None:
+        return has_kernel(at_once, settings)
     return all(
         has_kernel(heads_of(model, store), settings)
         for store in stores(model)

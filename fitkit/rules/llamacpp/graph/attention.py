@@ -52,6 +52,32 @@ def attend(b: Builder, x: Node, block: int, heads: Heads, window: bool, shape: S
     return b.mm(cur, block, "attn_output" if b.has(block, "attn_output") else "attn_out")
 
 
+def attend_at_once(b: Builder, x: Node, block: int, heads: Heads, shape: Shape) -> Node:
+    """Self-attention of an encoder's block, over the batch alone: K and V are results, the mask is as wide as the batch.
+
+    Source: llama.cpp b11434, llama-graph.cpp, build_attn_inp_no_cache and build_attn_mha.
+    """
+    q, k, v, _ = project(b, x, block, heads, False, shape)
+    assert k is not None
+    assert v is not None
+    if shape.rope and not b.has(-1, "position_embd"):
+        q, k = b.rope(q, block, False), b.rope(k, block, False)
+    for node in (q, k, v):
+        b.graph.expand(node)
+    q, k, v = (b.view(node, b.floats(node), "permute") for node in (q, k, v))
+    if b.flash:
+        k, v = (b.make("cast", 0, one, size=form(TOKENS, F16 * b.floats(one)), rows=TOKENS) for one in (k, v))
+        size = form(TOKENS, heads.heads * heads.v_dim * F32)
+        cur = b.make("flash_attn", 0, q, k, v, b.mask(False), size=size, rows=TOKENS)
+        cur.cpu_only = not b.kernel(heads)
+        b.attention.append((cur, block))
+        cur = b.view(cur, heads.heads * heads.v_dim, "reshape")
+    else:
+        cur = _written_out(b, q, k, v, heads, False, block, 0)
+    b.graph.expand(cur)
+    return b.mm(cur, block, "attn_output")
+
+
 def project(
     b: Builder, x: Node, block: int, heads: Heads, shared: bool, shape: Shape
 ) -> tuple[Node, Node | None, Node | None, Node | None]:

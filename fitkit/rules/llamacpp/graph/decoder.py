@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from fitkit.rules.llamacpp.flash import Heads
+from fitkit.rules.llamacpp.flash import Heads, heads_at_once
 from fitkit.rules.llamacpp.graph import gemma, latent, states
-from fitkit.rules.llamacpp.graph.attention import attend
+from fitkit.rules.llamacpp.graph.attention import attend, attend_at_once
 from fitkit.rules.llamacpp.graph.build import F32, I32, I64, Builder
 from fitkit.rules.llamacpp.graph.feedforward import Routing, dense, experts
 from fitkit.rules.llamacpp.graph.shapes import Shape, shape_of
@@ -115,6 +115,9 @@ def mix(run: Run, x: Node, block: int) -> Node | None:
     if found and b.has(block, "attn_kv_b"):
         return latent.attend_unfolded(b, x, block, found[0])
     own = attend(b, x, block, found[0], found[1], run.shape) if found else None
+    at_once = heads_at_once(b.model)
+    if at_once is not None and b.has(block, "attn_output"):
+        own = attend_at_once(b, x, block, at_once, run.shape)
     if state is None:
         return own
     if state.variant == "mamba1":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any
 
 import pandas as pd
@@ -37,9 +37,9 @@ def suggest(row: Any) -> pd.DataFrame:
         raise BadInput("A row of fk.fit with a machine was expected; fk.demand judges none.")
     wanted = bool(asked.row.get("fits"))
     found: list[tuple[str, dict[str, Any], pd.Series[Any]]] = []
-    for text, changes in _more(asked) if wanted else chain(_remedies(asked), _combined(asked)):
-        if not wanted and len(found) > 1 and len(changes) > 2:
-            break  # two changes at once only where one does not mend it
+    first = _more(asked) if wanted else _remedies(asked)
+    then = iter(()) if wanted else chain(_combined(asked), islice(_larger_gpu(asked), 1, 2))
+    for text, changes in chain(first, (one for one in then if len(found) < 2)):
         if _holds(asked, changes):
             changed = fit(**asked.arguments(**changes)).iloc[0]
             found.append((text(changed) if callable(text) else text, changes, changed))
@@ -74,7 +74,7 @@ def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     yield from _smaller_quant(asked)
     yield from _offload(asked)
     yield from _utilization(asked)
-    yield from _larger_gpu(asked)
+    yield from islice(_larger_gpu(asked), 1)
 
 
 def _more(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
@@ -177,7 +177,7 @@ def _beside(text: str, row: Any) -> str:
 
 
 def _larger_gpu(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
-    """The smallest usual machine of larger GPUs that holds it."""
+    """Usual machines of larger GPUs that hold it, the smallest first."""
     assert asked.machine is not None
     here = asked.machine.gpu.nominal_bytes if asked.machine.gpu else 0
     for line in _USUAL:
@@ -186,7 +186,6 @@ def _larger_gpu(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
             changes = {"machines": other, "gpus": None}
             if _holds(asked, changes):
                 yield f"{line.replace('x ', '× ')}", changes
-                return
 
 
 def _smaller_quant(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:

@@ -291,3 +291,14 @@ def test_the_smallest_utilization_lies_below_what_others_leave() -> None:
 def test_the_best_quantization_is_the_one_of_most_bits() -> None:
     for quants in (["Q4_K_M", "Q8_0"], ["q8_0", "q4_k_m"]):
         assert fk.best_quant("llama-3.1-8b", "RTX 4090", quants=quants)["quant"] == "Q8_0"
+
+
+def test_two_changes_are_offered_where_no_gpu_or_a_small_one_is_there() -> None:
+    asked = [
+        ("llama-3.1-8b", "CPU", rules, quant)
+        for rules, quant in (("engine", "FP8"), ("budget", "Q4_K_M"), ("shard", "FP8"))
+    ]
+    for model, machine, rules, quant in [*asked, ("llama-3.1-nemotron-ultra-253b", "M4 Max 128GB", "budget", "BF16")]:
+        row = fk.fit(model, [machine, "RTX 4090"], quant, engine="vllm", rules=rules).iloc[0]
+        assert not row["fits"]
+        assert len(fk.suggest(row)) >= 2

@@ -7,6 +7,7 @@ from importlib.resources import files
 
 import pytest
 
+import fitkit as fk
 from fitkit.views import controls, html, rows
 from fitkit.views.chips import chips
 from fitkit.views.state import State, from_plan, from_query
@@ -135,3 +136,14 @@ def test_unknown_setting_of_the_page_is_named() -> None:
         fk.dashboard(contxt=8192)
     with pytest.raises(fk.BadInput, match="tokens"):
         fk.dashboard(context=0)
+
+
+def test_a_new_model_opens_with_its_own_quantization() -> None:
+    start = State()
+    new = State(model="gpt-oss-120b")
+    model = fk.load("gpt-oss-120b")
+    assert controls.settle(new, model, start).quant == "MXFP4_MOE"
+    assert controls.settle(new, model, start, {"model", "quant"}).quant == "Q4_K_M"
+    back = controls.settle(State(quant="MXFP4_MOE"), fk.load("llama-3.1-8b"), controls.settle(new, model, start))
+    assert back.quant == "Q4_K_M"
+    assert "quant=Q4_K_M" in new.query()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -11,6 +11,7 @@ from fitkit import facts
 from fitkit.errors import FitError
 from fitkit.hardware import machine
 from fitkit.model import Model
+from fitkit.tables.resolve import quants_of
 from fitkit.views.state import State
 
 Option = dict[str, Any]
@@ -89,13 +90,17 @@ def line_kv_dtypes(state: State) -> list[str]:
     return list(dict.fromkeys([*_LINES[state.engine], state.kv]))
 
 
-def settle(state: State, model: Model | None, before: State) -> State:
-    """`state` with what no longer goes together put right, the newest choice winning."""
+def settle(state: State, model: Model | None, before: State, given: Collection[str] = ()) -> State:
+    """`state` with what no longer goes together put right, the newest choice winning; `given` names what was chosen just now."""
     if state.engine not in _RULE_ENGINES[state.rules]:
         if state.rules != before.rules:
             state = replace(state, engine=_RULE_ENGINES[state.rules][0])
         else:
             state = replace(state, rules="shard" if state.engine == "sglang" else "engine")
+    if model and state.model != before.model and "quant" not in given:
+        [makers] = quants_of(model, None, state.engine)
+        if state.engine != "llama.cpp" or "MXFP4_MOE" in (makers, state.quant):  # as the makers publish it
+            state = replace(state, quant=makers)
     if state.quant not in quants(state):
         own = model.quant or model.dtype if model else ""
         choices = ["Q4_K_M"] if state.engine == "llama.cpp" else [own, "BF16"]

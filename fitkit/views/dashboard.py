@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -102,12 +102,15 @@ class Dashboard(anywidget.AnyWidget):
         elif kind == "save":
             self._save(str(message.get("what")))
         elif kind == "load":
-            self.answer(*self.question.read(from_plan(str(message.get("text")), self.question)))
+            found = from_plan(str(message.get("text")), self.question)
+            self.answer(*self.question.read(found), found)
         elif kind == "asked":
-            new, _ = self.question.read(from_query(str(message.get("query"))))
-            self.answer(new if self._knows(new.model) else replace(new, model=self.question.model), {})
+            found = from_query(str(message.get("query")))
+            new, _ = self.question.read(found)
+            self.answer(new if self._knows(new.model) else replace(new, model=self.question.model), {}, found)
         else:
-            self.answer(*self.question.read(dict(message.get("state") or {})))
+            found = dict(message.get("state") or {})
+            self.answer(*self.question.read(found), found)
 
     def _save(self, what: str) -> None:
         """Hand the browser a file to save: the plan, or the table with every column."""
@@ -126,8 +129,8 @@ class Dashboard(anywidget.AnyWidget):
             return False
         return True
 
-    def answer(self, new: State, errors: dict[str, str]) -> None:
-        """The quick part. Where the tables refuse, the sentence stands beside what was changed and the last answer stays."""
+    def answer(self, new: State, errors: dict[str, str], given: Collection[str] = ()) -> None:
+        """The quick part; `given` names what was chosen just now. Where the tables refuse, the sentence stands beside what was changed and the last answer stays."""
         before = self.question
         model: Model | None = None
         try:
@@ -136,7 +139,7 @@ class Dashboard(anywidget.AnyWidget):
             errors = {**errors, "model": str(error)}
             new = replace(new, model=before.model)
             model = self._last_model(before)
-        new = controls.settle(new, model, before)
+        new = controls.settle(new, model, before, given)
         rest = parts(self.asker, new)
         try:
             answer = self._quick(new)
@@ -247,4 +250,4 @@ def dashboard(model: Any = None, **question: Any) -> Dashboard:
     if errors:
         raise BadInput(" ".join(errors.values()))
     asker = Asker(own=own, free=not in_voila())
-    return Dashboard(asker, controls.settle(state, asker.model(state.model), State()))
+    return Dashboard(asker, controls.settle(state, asker.model(state.model), State(), question))

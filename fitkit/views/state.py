@@ -63,6 +63,8 @@ class State:
         """The part of an address that brings this question back; what is as at the start is left out."""
         start = asdict(State())
         values = {key: value for key, value in asdict(self).items() if value != start[key]}
+        if "model" in values:
+            values["quant"] = self.quant  # another model opens with its own
         return urlencode({_SHORT.get(key, key): value for key, value in values.items()}, doseq=True)
 
     def json(self) -> dict[str, Any]:

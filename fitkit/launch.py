@@ -80,6 +80,7 @@ _LLAMA_SWITCHES: dict[str, tuple[str, bool]] = {
     "--no-kv-offload": ("offload_kqv", False), "-nkvo": ("offload_kqv", False), "--no-repack": ("repack", False),
     "--no-mmap": ("mmap", False),
 }  # fmt: skip
+_LAYERS, _ALL_LAYERS = ("-ngl", "--gpu-layers", "--n-gpu-layers"), 999
 _LLAMA_MODEL = ("-m", "--model", "-hf", "--hf-repo", "-hfr")
 _VLLM_VALUES: dict[str, tuple[str, type]] = {
     "--tensor-parallel-size": ("tensor_parallel_size", int), "-tp": ("tensor_parallel_size", int),
@@ -166,7 +167,7 @@ def _read(
             option, value = switches[flag]
             options[option] = value
         elif flag in values or flag in named:
-            text = joined if "=" in word and word.startswith("--") else (waiting.pop(0) if waiting else "")
+            text = joined if "=" in word and word.startswith("--") else _next(flag, waiting)
             if flag in named:
                 found[flag] = text
             else:
@@ -180,10 +181,22 @@ def _read(
     return options, found, bare, ignored
 
 
+_FLASH = {"enabled": "on", "true": "on", "1": "on", "disabled": "off", "false": "off", "0": "off", "-1": "auto"}
+
+
+def _next(flag: str, waiting: list[str]) -> str:
+    """The value behind a flag; flash attention was a switch in older builds, and in lines written for them."""
+    if flag in ("-fa", "--flash-attn"):
+        given = waiting[0].casefold() if waiting else ""
+        if given not in (*_FLASH, *_FLASH.values()):
+            return "on"
+    return waiting.pop(0) if waiting else ""
+
+
 def _value(flag: str, text: str, kind: type) -> Any:
     try:
         if kind is int:
-            return _whole(text)
+            return _ALL_LAYERS if flag in _LAYERS and text in ("all", "auto") else _whole(text)
         if kind is float:
             return float(text)
         if kind is tuple:
@@ -215,8 +228,14 @@ def _read_llama(words: list[str]) -> Launch:
     if options.get("n_seq_max") == -1:
         options["n_seq_max"] = 4
     requests = options.get("n_seq_max", 4)
+    if requests < 1:
+        raise BadInput(f"-np is {requests}, where a number of slots from 1 on was expected.")
+    if "flash_attn" in options:
+        options["flash_attn"] = _FLASH.get(options["flash_attn"].casefold(), options["flash_attn"])
+    if "tensor_split" in options:
+        options["gpus"] = len(options["tensor_split"])
     pool = options.get("n_ctx") or None
-    gpus = 0 if options.get("n_gpu_layers") == 0 else 1 if options.get("split_mode") == "none" else None
+    gpus = 0 if options.get("n_gpu_layers") == 0 else 1 if options.get("split_mode") == "none" else options.get("gpus")
     k, v = options.get("type_k", "f16"), options.get("type_v", "f16")
     return Launch(
         engine="llama.cpp",

@@ -143,3 +143,17 @@ def test_what_vllm_is_given(model: str, machine: str, quant: str, served: str, f
     assert found.split()[2] == served
     assert ("--quantization" in found) == bool(flag)
     assert flag in found
+
+
+def test_lines_as_people_write_them() -> None:
+    line = "llama-server -m llama-3.1-8b-Q4_K_M.gguf -fa -ngl all -ts 2,1 -c 8192 -np 1"
+    found = fk.read_command(line)
+    assert found.settings() == fk.LlamaCpp(
+        flash_attn="on", n_gpu_layers=999, tensor_split=(2.0, 1.0), gpus=2, n_ctx=8192, n_seq_max=1, kv_unified=False
+    )
+    assert (found.context, found.parallel, found.gpus) == (8192, 1, 2)
+    assert fk.read_command(f"{line} --flash-attn=off").options["flash_attn"] == "off"
+    with pytest.raises(fk.BadInput, match="-np is 0"):
+        fk.read_command(f"{line} -np 0")
+    with pytest.raises(fk.BadInput, match="tensor_split"):
+        fk.read_command(f"{line} -ts nan,1").settings()

@@ -31,7 +31,9 @@ def many(value: Any) -> list[Any]:
     """A scalar as a list of one; any other iterable as a list."""
     if isinstance(value, np.ndarray) and not value.ndim:
         return [value[()]]
-    if isinstance(value, str | bytes | os.PathLike | Mapping | Model | Machine) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | bytearray | os.PathLike | Mapping | Model | Machine) or not isinstance(
+        value, Iterable
+    ):
         return [value]
     return list(value)
 

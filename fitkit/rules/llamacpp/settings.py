@@ -132,6 +132,6 @@ def _folded(name: object) -> str:
 def _shares(split: object, gpus: int) -> tuple[float, ...]:
     if not isinstance(split, (tuple, list)) or not all(isinstance(share, (int, float)) for share in split):
         raise BadInput(f"tensor_split is one number for each GPU, not {short(split)}.")
-    if len(split) > gpus or any(share < 0 for share in split) or not any(split):
+    if len(split) > gpus or not all(0 <= share < float("inf") for share in split) or not any(split):
         raise BadInput(f"tensor_split needs {gpus} shares, none negative and one above 0, not {short(split)}.")
     return tuple(float(share) for share in split) + (0.0,) * (gpus - len(split))

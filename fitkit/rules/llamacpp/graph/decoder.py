@@ -115,7 +115,7 @@ def mix(run: Run, x: Node, block: int) -> Node | None:
     if found and b.has(block, "attn_kv_b"):
         return latent.attend_unfolded(b, x, block, found[0])
     own = attend(b, x, block, found[0], found[1], run.shape) if found else None
-    at_once = heads_at_once(b.model)
+    at_once = None if layer.caches else heads_at_once(b.model)
     if at_once is not None and b.has(block, "attn_output"):
         own = attend_at_once(b, x, block, at_once, run.shape)
     if state is None:

@@ -125,3 +125,10 @@ def test_any_junk_is_refused_cleanly_or_modelled(data: st.DataObject) -> None:
     except FitError as error:
         said = str(error)
     assert params > 0 or 20 < len(said) < 1000
+
+
+def test_heads_that_cannot_share_their_keys_are_refused() -> None:
+    config = {"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 16, "num_key_value_heads": 3,
+              "vocab_size": 100, "intermediate_size": 128}  # fmt: skip
+    with pytest.raises(BadInput, match="16 attention heads cannot share 3"):
+        model_from_config(config)

@@ -100,6 +100,8 @@ class Build:
         gate: bool = False,
     ) -> None:
         """Projections q, k, v and o; `bias` on q, k, v; `qk_norm` the widths of the q and k norms; `gate` doubles q for an output gate."""
+        if kv_heads and heads % kv_heads:
+            raise BadInput(f"{heads} attention heads cannot share {kv_heads} key/value heads evenly.")
         layers = tuple(layers)
         v_dim = v_dim or head_dim
         q_out = heads * head_dim * (2 if gate else 1)

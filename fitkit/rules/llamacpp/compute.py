@@ -10,10 +10,11 @@ import numpy.typing as npt
 from fitkit.model import Model
 from fitkit.rules.base import IntArray
 from fitkit.rules.llamacpp.cache import stores, window_cells
-from fitkit.rules.llamacpp.context import Sizes, sizes
+from fitkit.rules.llamacpp.context import sizes
 from fitkit.rules.llamacpp.flash import heads_at_once, is_asked
 from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks, written
 from fitkit.rules.llamacpp.graph.schedule import OFFLOAD_BATCH
+from fitkit.rules.llamacpp.graph.tensor import Form
 from fitkit.rules.llamacpp.loaded import Loaded, without_types
 from fitkit.rules.llamacpp.rows import is_quantized
 from fitkit.rules.llamacpp.settings import MOST_SEQUENCES, LlamaCppSettings
@@ -56,15 +57,15 @@ def _laid_out(
     asked = np.where(n_ctx == 0, model.context, n_ctx)
     middle_ctx, middle_slots = _middles(asked, SHORTEST, CONTEXT_STEP), _middle_slots(what.model, settings, n_seq_max)
     found, which = np.unique(middle_ctx * _MOST_SLOTS + middle_slots, return_inverse=True)
-    at = sizes(settings, model.context, n_ctx, n_seq_max)
-    units = units_of(model, settings, at)
+    middles = _units(model, settings, found // _MOST_SLOTS, found % _MOST_SLOTS)
+    units = _units(model, settings, n_ctx, n_seq_max)
     out: dict[str, IntArray] = {}
-    for number, key in enumerate(found.tolist()):
-        ctx, seq = divmod(key, _MOST_SLOTS)
+    for number in range(len(found)):
         rows = np.flatnonzero(which == number)
-        for name, ends in _ends(what, settings, placed, flash, ctx, seq).items():
+        here = units[:, rows]
+        for name, ends in _ends(what, settings, placed, flash, tuple(middles[:, number].tolist())).items():
             column = out.setdefault(name, np.zeros(len(asked), np.int64))
-            column[rows] = (ends @ units[:, rows]).max(axis=0).astype(np.int64)
+            column[rows] = (ends @ here).max(axis=0).astype(np.int64)
     return out
 
 
@@ -102,8 +103,9 @@ def _middle_slots(model: Model, settings: LlamaCppSettings, n_seq_max: IntArray)
     return np.minimum(middles, MOST_SEQUENCES)  # what is refused needs no graph of its own
 
 
-def units_of(model: Model, settings: LlamaCppSettings, at: Sizes) -> Floats:
+def _units(model: Model, settings: LlamaCppSettings, n_ctx: IntArray, n_seq_max: IntArray) -> Floats:
     """Values of graph.tensor.BASIS, one column a row of the grid."""
+    at = sizes(settings, model.context, n_ctx, n_seq_max)
     window = max((store.window for store in stores(model)), default=0)
     sliding = window_cells(window, settings, at) if window else np.zeros_like(at.n_ctx_seq)
     tokens, full = at.n_tokens, at.n_ctx_seq
@@ -116,12 +118,8 @@ def units_of(model: Model, settings: LlamaCppSettings, at: Sizes) -> Floats:
 
 
 @lru_cache(maxsize=4096)
-def _ends(
-    what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, n_ctx: int, n_seq: int
-) -> dict[str, Floats]:
-    model = what.model
-    at = sizes(settings, model.context, np.array([n_ctx]), np.array([n_seq]))
-    units = tuple(units_of(model, settings, at)[:, 0].tolist())
+def _ends(what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, units: Form) -> dict[str, Floats]:
+    """The ends in each device's buffer, laid out at `units`."""
     buffers = peaks(what, settings, placed, flash, units, in_pipeline(settings, placed))
     out = {}
     for number, buffer in enumerate(buffers):
@@ -133,14 +131,9 @@ def _ends(
 
 def _upper(ends: Floats, units: Floats) -> Floats:
     """The forms that no other exceeds everywhere, the highest at the middle first, few of them."""
-    order = np.argsort(-(ends @ units), kind="stable")
-    chosen: list[Floats] = []
-    for end in ends[order]:
-        if not any((end <= other).all() for other in chosen):
-            chosen.append(end)
-        if len(chosen) == 12:
-            break
-    return np.stack(chosen)
+    ends = ends[np.argsort(-(ends @ units), kind="stable")]
+    below = (ends[:, None] <= ends[None]).all(axis=2)
+    return ends[~np.tril(below, -1).any(axis=1)][:12]
 
 
 def in_pipeline(settings: LlamaCppSettings, placed: Split) -> bool:

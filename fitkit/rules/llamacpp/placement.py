@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from functools import lru_cache
 
 from fitkit.model import Tensor
@@ -49,10 +48,9 @@ LOADED_AHEAD: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class Weight:
-    """One stored tensor: role, block (-1: model-wide), shape and ggml type."""
+    """A stored tensor: role, shape and ggml type."""
 
     role: str
-    block: int
     shape: tuple[int, ...]
     kind: str
 
@@ -65,31 +63,22 @@ class Weight:
         return row_bytes(self.kind, self.shape[0]) * rows
 
 
-def weights(tensors: Iterable[Tensor], arch: str = "") -> Iterator[Weight]:
-    """Every tensor llama.cpp loads, one by one: no towers, of prediction blocks only what the engine does not leave out."""
-    ahead = LOADED_AHEAD.get(arch, frozenset())
-    for tensor in tensors:
-        if tensor.part and not (tensor.part == "mtp" and tensor.role in ahead):
-            continue
-        for block in tensor.layers or (-1,):
-            for _ in range(tensor.count):
-                yield Weight(tensor.role, block, tensor.shape, tensor.dtype or "F32")
+def weight_of(tensor: Tensor) -> Weight:
+    """One of a group of equal tensors."""
+    return Weight(tensor.role, tensor.shape, tensor.dtype or "F32")
+
+
+def is_loaded(tensor: Tensor, arch: str) -> bool:
+    """Whether llama.cpp loads it: no towers, of prediction blocks only what the engine does not leave out."""
+    return not tensor.part or (tensor.part == "mtp" and tensor.role in LOADED_AHEAD.get(arch, ()))
 
 
 @lru_cache(maxsize=4096)
 def unread_bytes(what: Loaded) -> int:
     """Bytes of the file's tensors that are not loaded: prediction blocks, there for a draft of the model's own."""
-    every = _read_all(what.tensors)
-    sizes = [
-        sum(weight.size for weight in weights(tensors, what.model.gguf_architecture))
-        for tensors in (every, what.tensors)
-    ]
-    return sizes[0] - sizes[1]
-
-
-def _read_all(tensors: Iterable[Tensor]) -> list[Tensor]:
-    """The tensors with prediction blocks as if they were of the model proper."""
-    return [replace(tensor, part="") if tensor.part == "mtp" else tensor for tensor in tensors]
+    arch = what.model.gguf_architecture
+    unread = [tensor for tensor in what.tensors if tensor.part == "mtp" and not is_loaded(tensor, arch)]
+    return sum(weight_of(tensor).size * tensor.copies for tensor in unread)
 
 
 def is_expert(role: str) -> bool:
@@ -105,23 +94,29 @@ def model_bytes(what: Loaded, settings: LlamaCppSettings, placed: Split) -> dict
     Source: llama.cpp b11434, llama-model.cpp (load_tensors) and llama-model-loader.cpp (create_tensor).
     """
     total: dict[str, int] = defaultdict(int)
-    for weight in weights(what.tensors, what.model.gguf_architecture):
-        for device in _devices(weight, what.model.gguf_architecture, settings, placed):
-            total[_buffer(weight, device, settings, placed)] += _padded(weight, device)
+    arch = what.model.gguf_architecture
+    for tensor in what.tensors:
+        if not is_loaded(tensor, arch):
+            continue
+        weight = weight_of(tensor)
+        blocks = tensor.layers or (-1,)
+        where = Counter(device for block in blocks for device in _devices(tensor.role, block, arch, settings, placed))
+        for device, many in where.items():
+            total[_buffer(weight, device, settings, placed)] += _padded(weight, device) * many * tensor.count
     return dict(total)
 
 
-def _devices(weight: Weight, arch: str, settings: LlamaCppSettings, placed: Split) -> tuple[int, ...]:
-    if weight.role in INPUT_ROLES:
+def _devices(role: str, block: int, arch: str, settings: LlamaCppSettings, placed: Split) -> tuple[int, ...]:
+    if role in INPUT_ROLES:
         return (HOST,)
-    if weight.role in ROTARY_ROLES:
+    if role in ROTARY_ROLES:
         return tuple(dict.fromkeys(placed.blocks))
-    if weight.block < 0:
-        last = weight.role.partition(".")[0] in OUTPUT_ROLES or weight.role == OUTPUT_NORM.get(arch)
+    if block < 0:
+        last = role.partition(".")[0] in OUTPUT_ROLES or role == OUTPUT_NORM.get(arch)
         return (placed.output if last else placed.blocks[0],)
-    if is_expert(weight.role) and (settings.cpu_moe or weight.block < settings.n_cpu_moe):
+    if (settings.cpu_moe or block < settings.n_cpu_moe) and is_expert(role):
         return (HOST,)
-    return (placed.blocks[weight.block],)
+    return (placed.blocks[block],)
 
 
 def _buffer(weight: Weight, device: int, settings: LlamaCppSettings, placed: Split) -> str:
@@ -158,10 +153,11 @@ def head_copy(what: Loaded, settings: LlamaCppSettings, placed: Split) -> tuple[
     arch = what.model.gguf_architecture
     if arch in HEAD_NEVER or any(tensor.role == "output" and not tensor.part for tensor in what.tensors):
         return None
-    for weight in weights(what.tensors):
-        if weight.role != "token_embd":
+    for tensor in what.tensors:
+        if tensor.role != "token_embd" or tensor.part:
             continue
-        head = Weight("output", -1, weight.shape, weight.kind)
+        weight = weight_of(tensor)
+        head = Weight("output", weight.shape, weight.kind)
         here = _buffer(weight, HOST, settings, placed)
         there = _buffer(head, placed.output, settings, placed)
         again = arch in HEAD_FIRST and there != "CPU_Mapped"

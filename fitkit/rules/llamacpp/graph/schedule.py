@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fitkit.rules.llamacpp.graph.layout import Buffer, lay_out
+from fitkit.rules.llamacpp.graph.layout import Buffer, Step, lay_out, steps
 from fitkit.rules.llamacpp.graph.tensor import VIEWS, Form, Graph, Node
 
 OFFLOAD_BATCH = 32  # rows from which an operation with host weights is worth a copy to the GPU; ggml-cuda.cu
@@ -42,17 +42,16 @@ def assign(graph: Graph, devices: Devices) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Schedule:
-    """Operations and inputs, each with its device, in the order the allocator meets them."""
+    """What the allocator takes and gives back on each device, in order."""
 
-    nodes: Placed
-    leafs: Placed
+    steps: list[Step]
     devices: Devices
 
 
 def schedule(graph: Graph, devices: Devices, kept: Mapping[Node, Sequence[Node]]) -> Schedule:
     """Devices, splits and copies of `graph`. `kept[n]` are tensors to keep until `n` is done."""
     _assign(graph, devices)
-    return Schedule(*_with_copies(graph, devices, kept), devices)
+    return Schedule(steps(*_with_copies(graph, devices, kept)), devices)
 
 
 def lay(planned: Schedule, units: Form) -> list[Buffer]:
@@ -60,26 +59,13 @@ def lay(planned: Schedule, units: Form) -> list[Buffer]:
     devices = planned.devices
     buffers = [Buffer(devices.gpu_alignment) for _ in range(devices.gpus)]
     buffers.append(Buffer(devices.gpu_alignment if devices.gpus else devices.host_alignment))
-    _measure(planned.nodes, planned.leafs, units)
-    lay_out(planned.nodes, planned.leafs, buffers)
+    lay_out(planned.steps, {form: _bytes(form, units) for form in {step[-1] for step in planned.steps}}, buffers)
     return buffers
 
 
-def _measure(nodes: Placed, leafs: Placed, units: Form) -> None:
-    """Bytes of every tensor at the reference sizes."""
-    known: dict[Form, int] = {}
-    for node, _ in (*nodes, *leafs):
-        size = node.size
-        if size not in known:
-            known[size] = int(sum([one * unit for one, unit in zip(size, units, strict=True) if one]))
-        node.bytes = known[size]
-        node.children = node.views = 0
-        node.held = False
-        for source in node.sources:
-            source.children = source.views = 0
-            source.held = False
-            if source.root is not None:
-                source.root.children = source.root.views = 0
+def _bytes(size: Form, units: Form) -> int:
+    """Bytes of a size at the reference sizes."""
+    return int(sum([one * unit for one, unit in zip(size, units, strict=True) if one]))
 
 
 # ---- devices of operations ----------------------------------------------------------------------------------------------------

@@ -61,13 +61,11 @@ class Node:
     visited: bool = False
     label: str = ""
     # while laid out
-    bytes: int = 0
     children: int = 0
     views: int = 0
     held: bool = False
-    offset: int = 0
-    place: Form = ZERO
     buffer: int = -1
+    number: int = -1  # of its memory in that buffer; a result in a source's place has the source's
 
 
 class Graph:

@@ -16,6 +16,7 @@ from fitkit.errors import BadInput, FitError
 from fitkit.hardware import machine
 from fitkit.tables import fit
 from fitkit.tables.asked import RowQuestion, question, whole
+from fitkit.tables.frames import FIT_COLUMNS
 from fitkit.tables.resolve import DEFAULT_CONTEXT
 from fitkit.units import GB, show_gib
 
@@ -37,13 +38,14 @@ def suggest(row: Any) -> pd.DataFrame:
         raise BadInput("A row of fk.fit with a machine was expected; fk.demand judges none.")
     wanted = bool(asked.row.get("fits"))
     found: list[tuple[str, dict[str, Any], pd.Series[Any]]] = []
-    first = _more(asked) if wanted else _remedies(asked)
-    then = iter(()) if wanted else chain(_combined(asked), islice(_larger_gpu(asked), 1, 2))
+    first = _more(asked) if wanted else chain(_mends(asked), _remedies(asked))
+    then = iter(()) if wanted else chain(_combined(asked), islice(_larger_gpu(asked), 1, 2), _mends_elsewhere(asked))
     for text, changes in chain(first, (one for one in then if len(found) < 2)):
         if _holds(asked, changes):
             changed = fit(**asked.arguments(**changes)).iloc[0]
             found.append((text(changed) if callable(text) else text, changes, changed))
-    table = pd.DataFrame([one for _, _, one in found]).reset_index(drop=True)
+    rows = [one for _, _, one in found]
+    table = pd.DataFrame(rows, columns=rows[0].index if rows else list(FIT_COLUMNS)).reset_index(drop=True)
     table.insert(0, "change", pd.Series([text for text, _, _ in found], dtype="str"))
     table.insert(1, "changes", pd.Series([changes for _, changes, _ in found], dtype=object))
     return table
@@ -58,6 +60,33 @@ def _holds(asked: RowQuestion, changes: dict[str, Any]) -> bool:
         return asked.holds(**changes)
     except FitError:
         return False
+
+
+def _mends(asked: RowQuestion) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What the engine or the model refuses on any machine, asked so that it can run."""
+    engine, longest = str(asked.row["engine"]), asked.model.context
+    if asked.row.get("limited_by") != "engine":
+        return
+    if longest and asked.context > longest:
+        for context in (longest, longest // 2):
+            yield f"{context:,} tokens of context", {"contexts": context}
+        return
+    bits, known = _bits(asked.quant), quants_offered(asked.model, engine)
+    if asked.quant not in known:
+        for quant in sorted(known, key=lambda one: abs(_bits(one) - bits))[:2]:
+            yield f"{quant} weights", {"quants": quant}
+    if asked.rules == "engine":
+        other = "vllm" if engine == "llama.cpp" else "llama.cpp"
+        changes: dict[str, Any] = {"engine": other, "kv_dtypes": None}
+        yield f"{other} instead", changes
+        yield f"{other} instead, its usual weights", changes | {"quants": None}
+
+
+def _mends_elsewhere(asked: RowQuestion) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The same on a larger machine, where it does not run on this one."""
+    for text, changes in _mends(asked):
+        for words, more in islice(_larger_gpu(asked, changes), 2):
+            yield f"{text}, {words}", more
 
 
 def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
@@ -176,14 +205,14 @@ def _beside(text: str, row: Any) -> str:
     return f"{text} ({show_gib(row['host_bytes'])} there)"
 
 
-def _larger_gpu(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
-    """Usual machines of larger GPUs that hold it, the smallest first."""
+def _larger_gpu(asked: RowQuestion, beside: dict[str, Any] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Usual machines of larger GPUs that hold it, the smallest first; of any where the engine does not run on these."""
     assert asked.machine is not None
-    here = asked.machine.gpu.nominal_bytes if asked.machine.gpu else 0
+    here = asked.machine.gpu.nominal_bytes if asked.machine.gpu and asked.row.get("limited_by") != "engine" else 0
     for line in _USUAL:
         other = machine(line)
         if other.gpu is not None and other.gpu.nominal_bytes > here:
-            changes = {"machines": other, "gpus": None}
+            changes = {"machines": other, "gpus": None} | (beside or {})
             if _holds(asked, changes):
                 yield f"{line.replace('x ', '× ')}", changes
 

@@ -302,3 +302,25 @@ def test_two_changes_are_offered_where_no_gpu_or_a_small_one_is_there() -> None:
         row = fk.fit(model, [machine, "RTX 4090"], quant, engine="vllm", rules=rules).iloc[0]
         assert not row["fits"]
         assert len(fk.suggest(row)) >= 2
+
+
+def test_what_cannot_be_asked_gets_two_changes_too() -> None:
+    grid = [
+        ("yi-1.5-34b", "FP8", "vllm", "engine"), ("llama-3.1-8b", "Q4_K_M", "vllm", "engine"), ("llama-3.1-8b", "AWQ", "vllm", "engine"),
+        ("llama-3.1-8b", "AWQ", "llama.cpp", "engine"), ("llama-3.1-8b", "BF16", "llama.cpp", "shard"),
+    ]  # fmt: skip
+    for model, quant, engine, rules in grid:
+        row = fk.fit(
+            model, ["M4 Max 128GB", "RTX 4090"], [quant, "Q8_0"], [8192, 4096], engine=engine, rules=rules
+        ).iloc[0]
+        assert not row["fits"]
+        found = fk.suggest(row)
+        assert len(found) >= 2, row["reason"]
+        assert found["fits"].all()
+
+
+def test_nothing_to_suggest_is_an_empty_frame_of_the_same_columns() -> None:
+    row = fk.fit("kimi-k3", "RTX 4090", "BF16", 2**20, engine="vllm", rules="budget").iloc[0]
+    found = fk.suggest(row)
+    assert list(found.columns)[:3] == ["change", "changes", "model"]
+    assert len(found.columns) == len(row) + 2

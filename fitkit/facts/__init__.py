@@ -28,6 +28,7 @@ NEEDED: dict[str, tuple[str, ...]] = {
     "files": ("model", "vocab", "repo", "quant", "bytes", "measure", "mix", "checked"),
 }  # fmt: skip
 
+_BETWEEN = re.compile(r"(?<!\d)\.|\.(?!\d)|[^\w.]|_")  # what a name is read without
 _WHOLE = re.compile(r"(.*_)?(bytes|mib|params|layers|context|vocab|downloads|count|devices|agree|block_size|mixes)")
 _NUMBER = re.compile(r"(.*_)?(gib|bits|per_param|gb_s|bpw|ppl|kld|ratio)(_.*)?")
 
@@ -62,7 +63,7 @@ def fold(name: str) -> str:
     >>> fold("RTX-4090") == fold("rtx 4090"), fold("Qwen2.5-1.5B")
     (True, 'qwen2.51.5b')
     """
-    return re.sub(r"(?<=\d)(\.)(?=\d)|[\W_]", lambda match: match[1] or "", name.casefold().replace("×", "x"))
+    return _BETWEEN.sub("", name.casefold().replace("×", "x"))
 
 
 def aliases(row: Row) -> tuple[str, ...]:

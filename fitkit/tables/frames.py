@@ -83,8 +83,8 @@ def _texts(values: list[Any], lengths: np.ndarray) -> Any:
     """A text a block is looked up once and repeated; texts a row are joined."""
     if not any(isinstance(value, list | np.ndarray) for value in values):
         seen: dict[str, int] = {}
-        codes = np.array([seen.setdefault(value or "", len(seen)) for value in values], dtype=np.intp)
-        return pd.array(list(seen) or [""], dtype="str").take(np.repeat(codes, lengths))
+        codes = [seen.setdefault(value or "", len(seen)) for value in values]
+        return pd.array(list(seen) or [""], dtype="str").take(_joined(codes, lengths, np.intp, 0))
     flat: list[str] = []
     for value, length in zip(values, lengths.tolist(), strict=True):
         flat.extend([value or ""] * length if value is None or isinstance(value, str) else value)

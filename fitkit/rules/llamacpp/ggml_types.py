@@ -61,6 +61,7 @@ def typed(model: Model, quant: str) -> tuple[Tensor, ...]:
     slots = sorted(
         (block, name_of(tensor.role), i) for i, tensor in enumerate(model.tensors) for block in tensor.layers or (-1,)
     )
+    kept = [is_kept(name_of(tensor.role), tensor, mix.arch) for tensor in model.tensors]
     seen: dict[str, int] = {}
     chosen: list[dict[str, list[int]]] = [{} for _ in model.tensors]
     for block, name, i in slots:
@@ -68,7 +69,7 @@ def typed(model: Model, quant: str) -> tuple[Tensor, ...]:
         if FILE_TYPES[file_type] in _PLAIN:
             kind = _converted(name, tensor, mix)
         else:
-            kind = tensor.dtype if is_kept(name, tensor, mix.arch) else type_for(name, block, tensor, mix, seen)
+            kind = tensor.dtype if kept[i] else type_for(name, block, tensor, mix, seen)
         chosen[i].setdefault(kind, []).append(block)
     return tuple(
         replace(tensor, dtype=kind, layers=tuple(blocks) if tensor.layers else ())

@@ -211,7 +211,7 @@ def _on_all_gpus(models: Any, machines: Any, arguments: dict[str, Any]) -> pd.Da
     tables = [first]
     for _, row in first.iterrows():
         asked = question(row)
-        if asked.machine is not None:
+        if asked.machine is not None and asked.gpus is None:
             fewest = whole(row["fit_gpus"]) or 1
             counts = {n for n in (*COUNTS, asked.machine.count) if fewest < n <= asked.machine.count}
             tables += [fit(**asked.arguments(gpus=n)) for n in sorted(counts) if _runs(asked, n)]

@@ -9,7 +9,9 @@ from pathlib import PurePath
 from typing import Any
 
 from fitkit import facts
+from fitkit.errors import BadInput
 from fitkit.model import Model
+from fitkit.rules.vllm.settings import parallel_sizes
 from fitkit.tables.asked import RowQuestion, question, whole
 from fitkit.tables.resolve import own_quant
 
@@ -79,13 +81,17 @@ def _llama_server(asked: RowQuestion) -> list[str]:
 def _vllm_serve(asked: RowQuestion) -> list[str]:
     gpus, nodes = _gpus(asked) or 1, whole(asked.row.get("fit_nodes")) or 1
     options = _options(asked.engine)
-    pipeline = options.get("pipeline_parallel_size", 1) if nodes == 1 else nodes
+    tensor, pipeline, data = split_over(asked, gpus, nodes)
     checkpoint, converted = _checkpoint(asked, gpus)
     words = ["vllm", "serve", checkpoint, "--max-model-len", str(asked.context)]
-    words += ["--tensor-parallel-size", str(max(1, gpus // pipeline))]
+    words += ["--tensor-parallel-size", str(tensor)]
     if pipeline > 1:
         words += ["--pipeline-parallel-size", str(pipeline)]
-    if nodes > 1:
+    if data > 1:
+        words += ["--data-parallel-size", str(data)]
+    if data > 1 and nodes > 1 and data % nodes == 0:
+        words += ["--data-parallel-size-local", str(data // nodes), "--data-parallel-backend", "ray"]
+    elif nodes > 1:
         words += ["--distributed-executor-backend", "ray"]
     share = getattr(asked.rules, "gpu_memory_utilization", None) or options.get("gpu_memory_utilization")
     words += ["--gpu-memory-utilization", f"{share or _default_share(asked):g}"]
@@ -96,8 +102,13 @@ def _vllm_serve(asked: RowQuestion) -> list[str]:
         words += ["--quantization", _ONLINE[asked.quant]]
     if asked.model.experts and gpus > 1 and (asked.row["rules"] == "shard" or options.get("enable_expert_parallel")):
         words.append("--enable-expert-parallel")
-    for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "kv_cache_memory_bytes", "data_parallel_size",
-                 "decode_context_parallel_size"):  # fmt: skip
+    for name in (
+        "max_num_batched_tokens",
+        "max_num_seqs",
+        "block_size",
+        "kv_cache_memory_bytes",
+        "decode_context_parallel_size",
+    ):
         if name in options:
             words += [f"--{name.replace('_', '-')}", str(options[name])]
     for name in ("enforce_eager", "disable_hybrid_kv_cache_manager"):
@@ -108,6 +119,18 @@ def _vllm_serve(asked: RowQuestion) -> list[str]:
     if options.get("async_scheduling") is False:
         words.append("--no-async-scheduling")
     return words
+
+
+def split_over(asked: RowQuestion, gpus: int, nodes: int) -> tuple[int, int, int]:
+    """Tensor, pipeline and data parallel sizes of a row's GPUs; of GPUs that cannot be cut so, the sizes as they were set."""
+    if asked.row["engine"] == "llama.cpp":
+        return 1, max(1, gpus), 1  # whole layers on each GPU
+    if isinstance(asked.engine, str):
+        return max(1, gpus // nodes), nodes, 1
+    try:
+        return parallel_sizes(asked.engine, max(1, gpus), nodes)
+    except BadInput:
+        return tuple(getattr(asked.engine, f"{way}_parallel_size") for way in ("tensor", "pipeline", "data"))
 
 
 def _sglang(asked: RowQuestion) -> list[str]:

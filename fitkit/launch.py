@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -266,7 +267,7 @@ def _read_vllm(words: list[str]) -> Launch:
     model = found.get("--model") or (bare[0] if bare else "")
     if not model:
         raise BadInput("The line names no model: vllm serve MODEL was expected.")
-    ways = options.get("tensor_parallel_size", 1) * options.get("pipeline_parallel_size", 1)
+    ways = prod(options.get(f"{way}_parallel_size", 1) for way in ("tensor", "pipeline", "data"))
     context = options.get("max_model_len")
     return Launch(
         engine="vllm",

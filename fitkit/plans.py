@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fitkit.answers import explain
-from fitkit.commands import command
+from fitkit.commands import command, split_over
 from fitkit.errors import BadInput, short
 from fitkit.plan_json import checked, machine_again, model_again, plain, recorded, settings_again
 from fitkit.tables import fit
@@ -65,6 +65,7 @@ class Plan:
     reason: str
     max_context: int
     max_parallel: int
+    data_parallel: int = 1  # tensor x pipeline x data parallel are all GPUs
     source: str = ""  # where the model came from
     machine_facts: Mapping[str, Any] = field(
         default_factory=dict
@@ -161,7 +162,7 @@ def plan(model: Any, machines: Any = None, **arguments: Any) -> Plan:
     """One deployment: takes `fit`'s arguments.
 
     Without a GPU count it takes the fewest that hold the model on the machine with the largest GPUs that can take it. If none
-    can, the plan is still made, at one GPU, with `waits` and the reason.
+    can, the plan is still made, at one GPU (at all that a settings object asks for), with `waits` and the reason.
 
     Raises BadInput and UnknownName as `fit` does.
 
@@ -173,7 +174,7 @@ def plan(model: Any, machines: Any = None, **arguments: Any) -> Plan:
     """
     table = fit(model, machines, **arguments)
     row = _choose(table)
-    if not row["fits"] and arguments.get("gpus") is None and row["machine"]:
+    if not row["fits"] and row["machine"] and question(row).gpus is None:
         reason = str(row["reason"])
         row = fit(**question(row).arguments(gpus=1)).iloc[0]
         return _plan(row, waits=True, reason=reason)
@@ -194,12 +195,7 @@ def _plan(row: Any, *, waits: bool, reason: str) -> Plan:
     asked = question(row)
     gpus, nodes = whole(row["fit_gpus"]) or 0, whole(row["fit_nodes"]) or 1
     need = whole(row["need_per_gpu_bytes"])
-    pipeline = nodes
-    if asked.row["engine"] == "llama.cpp":
-        pipeline = max(1, gpus)  # whole layers on each GPU
-    elif not isinstance(asked.engine, str):
-        pipeline = max(nodes, getattr(asked.engine, "pipeline_parallel_size", 1))
-    shards = asked.row["engine"] != "llama.cpp"
+    tensor, pipeline, data = split_over(asked, gpus, nodes)
     return Plan(
         model=asked.model.name,
         quant=asked.quant,
@@ -212,8 +208,9 @@ def _plan(row: Any, *, waits: bool, reason: str) -> Plan:
         gpus=gpus,
         nodes=nodes,
         gpus_per_node=gpus // nodes,
-        tensor_parallel=max(1, gpus // pipeline) if shards else 1,
+        tensor_parallel=tensor,
         pipeline_parallel=pipeline,
+        data_parallel=data,
         expert_parallel=_expert_parallel(asked, gpus),
         min_gpu_memory_gb=0.0 if need is None else ceil(need / MB) / 1000,
         memory_basis=str(row["basis"]),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -157,3 +158,64 @@ def test_lines_as_people_write_them() -> None:
         fk.read_command(f"{line} -np 0")
     with pytest.raises(fk.BadInput, match="tensor_split"):
         fk.read_command(f"{line} -ts nan,1").settings()
+
+
+@pytest.mark.parametrize(
+    ("model", "machine", "engine", "sizes"),
+    [
+        ("deepseek-v3", "8x H200", fk.VLLM(data_parallel_size=8, enable_expert_parallel=True), (1, 1, 8)),
+        ("deepseek-v3", "8x H200", fk.VLLM(tensor_parallel_size=4, data_parallel_size=2, enable_expert_parallel=True), (4, 1, 2)),
+        ("llama-3.1-8b", "8x H200", fk.VLLM(tensor_parallel_size=2, pipeline_parallel_size=2, data_parallel_size=2), (2, 2, 2)),
+        ("llama-3.3-70b", "8x H200", fk.VLLM(tensor_parallel_size=4), (4, 1, 1)),
+    ],
+)  # fmt: skip
+def test_a_lines_ways_take_the_rows_gpus(model: str, machine: str, engine: Any, sizes: tuple[int, int, int]) -> None:
+    plan = fk.plan(model, machine, engine=engine)
+    assert (plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel) == sizes
+    assert plan.gpus == sizes[0] * sizes[1] * sizes[2]
+    read = fk.read_command(plan.command)
+    assert read.gpus == plan.gpus
+    assert read.options.get("data_parallel_size", 1) == sizes[2]
+    again = fk.fit(machines=machine, **read.arguments()).iloc[0]
+    row = fk.fit(model, machine, engine=engine).iloc[0]
+    assert (again.fits, again.total_bytes, again.fit_gpus) == (row.fits, row.total_bytes, row.fit_gpus)
+    assert fk.Plan.from_json(plan.to_json()) == plan
+
+
+def test_data_parallel_ranks_share_experts_and_repeat_the_rest() -> None:
+    model = fk.load("deepseek-v3")
+    spread = fk.demand(model, engine=fk.VLLM(data_parallel_size=8, enable_expert_parallel=True)).iloc[0]
+    tensor = fk.demand(model, engine="vllm", gpus=8).iloc[0]
+    one = fk.demand("llama-3.1-8b", engine="vllm").iloc[0]
+    dense = fk.demand("llama-3.1-8b", engine=fk.VLLM(data_parallel_size=2)).iloc[0]
+    assert dense.weights_bytes == 2 * one.weights_bytes
+    assert tensor.weights_bytes < spread.weights_bytes < 2 * tensor.weights_bytes
+
+
+def test_gpus_that_a_layout_does_not_divide_are_refused() -> None:
+    engine = fk.VLLM(data_parallel_size=8, enable_expert_parallel=True)
+    for gpus in (1, 12):
+        with pytest.raises(fk.BadInput, match="data_parallel_size 8: a multiple of 8 was expected"):
+            fk.fit("deepseek-v3", "8x H200", engine=engine, gpus=gpus)
+    table = fk.fit("deepseek-v3", "8x H200", engine=engine, gpus=[1, 8])
+    assert list(table.fits) == [False, True]
+    assert "--data-parallel-size 8" in fk.command(table.iloc[0])
+
+
+def test_data_parallel_over_machines() -> None:
+    two = replace(fk.machine("8x H200"), nodes=2)
+    plan = fk.plan("deepseek-v3", two, engine=fk.VLLM(data_parallel_size=16, enable_expert_parallel=True))
+    assert (plan.gpus, plan.nodes, plan.tensor_parallel, plan.pipeline_parallel, plan.data_parallel) == (
+        16,
+        2,
+        1,
+        1,
+        16,
+    )
+    assert "--data-parallel-size 16 --data-parallel-size-local 8 --data-parallel-backend ray" in plan.command
+
+
+def test_a_plan_that_waits_keeps_its_layout() -> None:
+    plan = fk.plan("deepseek-v3", "8x H100", engine=fk.VLLM(data_parallel_size=8, enable_expert_parallel=True))
+    assert (plan.waits, plan.gpus, plan.data_parallel) == (True, 8, 8)
+    assert "the weights go over" in plan.reason

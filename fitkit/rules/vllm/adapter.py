@@ -16,7 +16,7 @@ from fitkit.rules.vllm.device import Device, batch, device_of, in_flight
 from fitkit.rules.vllm.measured import Part
 from fitkit.rules.vllm.plan import Plan, make_plan
 from fitkit.rules.vllm.quants import as_asked, served
-from fitkit.rules.vllm.settings import KV_CACHE_DTYPES, NEWEST, SAME_KV_DTYPE, VLLMSettings, release_of
+from fitkit.rules.vllm.settings import KV_CACHE_DTYPES, NEWEST, SAME_KV_DTYPE, VLLMSettings, parallel_sizes, release_of
 from fitkit.rules.vllm.terms import Parts, memory_parts, notes, requested
 from fitkit.units import show_gib
 
@@ -187,13 +187,10 @@ def _settings(job: Job) -> VLLMSettings:
     changes: dict[str, object] = {}
     if job.kv_dtype and job.kv_dtype != settings.kv_cache_dtype:
         changes["kv_cache_dtype"] = job.kv_dtype
-    sizes = settings.tensor_parallel_size * settings.pipeline_parallel_size * settings.data_parallel_size
-    if job.gpus and sizes != job.gpus:
-        stages = settings.pipeline_parallel_size if settings.pipeline_parallel_size > 1 else job.nodes
-        rest = stages * settings.data_parallel_size
-        if job.gpus % rest:
-            raise FitError(f"{job.gpus} GPUs cannot be cut into {rest} equal tensor-parallel groups.")
-        changes |= {"tensor_parallel_size": job.gpus // rest, "pipeline_parallel_size": stages}
+    if job.gpus:
+        tensor, pipeline, _ = parallel_sizes(settings, job.gpus, job.nodes)
+        if (tensor, pipeline) != (settings.tensor_parallel_size, settings.pipeline_parallel_size):
+            changes |= {"tensor_parallel_size": tensor, "pipeline_parallel_size": pipeline}
     return replace(settings, **changes) if changes else settings  # type: ignore[arg-type]
 
 

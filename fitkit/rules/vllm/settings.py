@@ -140,6 +140,26 @@ class VLLMSettings:
         return hash(tuple(_hashable(getattr(self, field.name)) for field in fields(self)))
 
 
+def parallel_sizes(settings: VLLMSettings, gpus: int, nodes: int = 1) -> tuple[int, int, int]:
+    """Tensor, pipeline and data parallel sizes whose product is `gpus`: the object's own, else tensor parallel takes the rest.
+
+    Over several machines, data parallel ranks lie apart where they can, else pipeline stages do. Raises BadInput where the
+    object's pipeline and data parallel sizes do not divide `gpus`.
+    """
+    tensor, pipeline, data = (getattr(settings, f"{way}_parallel_size") for way in ("tensor", "pipeline", "data"))
+    if tensor * pipeline * data == gpus:
+        return tensor, pipeline, data
+    if pipeline == 1 and (data == 1 or data % nodes):
+        pipeline = nodes
+    if gpus % (pipeline * data):
+        names = {"pipeline_parallel_size": pipeline, "data_parallel_size": data}
+        ways = " and ".join(f"{name} {size}" for name, size in names.items() if size > 1)
+        raise BadInput(
+            f"{gpus} GPU{'s' if gpus != 1 else ''} cannot be shared out equally under {ways}: a multiple of {pipeline * data} was expected."
+        )
+    return gpus // (pipeline * data), pipeline, data
+
+
 DTYPES = {"auto": "", "half": "F16", "float16": "F16", "bfloat16": "BF16", "float": "F32", "float32": "F32"}
 
 

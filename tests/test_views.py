@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from importlib.resources import files
 
 import pytest
@@ -147,3 +148,55 @@ def test_a_new_model_opens_with_its_own_quantization() -> None:
     back = controls.settle(State(quant="MXFP4_MOE"), fk.load("llama-3.1-8b"), controls.settle(new, model, start))
     assert back.quant == "Q4_K_M"
     assert "quant=Q4_K_M" in new.query()
+
+
+@pytest.mark.parametrize(
+    "question",
+    [{}, {"lead": "2x RTX 3090", "context": 32768, "parallel": 8}, {"engine": "vllm", "quant": "BF16", "lead": "2x RTX 3090"},
+     {"rules": "library", "lead": "2x RTX 3090", "context": 32768}, {"rules": "budget", "engine": "vllm", "quant": "BF16"}],
+)  # fmt: skip
+def test_the_parts_of_the_verdict_sum_to_what_it_needs(question: dict[str, object]) -> None:
+    page = fk.dashboard(**question)
+    frame = page.asker.rows(page.question)
+    row = frame[frame["machine"] == page.question.lead].iloc[0]
+    sums = re.search(r'fk-sum">(.*?)</div>', page.slots["verdict"])[1]
+    before, _, after = re.sub("<[^>]+>", "", sums).partition(" = ")
+    parts = [float(one) for one in re.findall(r"([\d.]+) GiB", before)]
+    total = float(re.match(r"([\d.]+) GiB", after)[1])
+    assert len(parts) == 3
+    assert round(sum(parts), 2) == total == round(row["need_per_gpu_bytes"] / 2**30, 2)
+    assert f"{total:.2f} GiB of" in page.slots["verdict"]  # the sentence says the same figure
+    if row["engine"] == "llama.cpp" and row["rules"] == "engine":
+        assert after.endswith(f"+ {row['host_bytes'] / 2**30:.2f} GiB in RAM")
+    assert ("on the fullest of 2 cards" in sums) == (row["fit_gpus"] == 2)
+
+
+def test_rounded_parts_sum_to_the_rounded_sum() -> None:
+    third = round(2**30 / 3)
+    assert html.gib_parts([third, third, third]) == ["0.34 GiB", "0.33 GiB", "0.33 GiB"]
+    assert html.gib_parts([]) == []
+    assert html.gib_parts([60 * 2**30, 50 * 2**30]) == ["60.00 GiB", "50.00 GiB"]
+
+
+def test_a_launch_line_under_a_no_says_that_it_would_fail() -> None:
+    yes, no = fk.dashboard(), fk.dashboard(context=131072)
+    assert "fk-warn" not in yes.slots["command"]
+    assert yes.copied == "Copied"
+    assert "This does not fit: the line would fail." in no.slots["command"]
+    assert 'class="fk-fails"' in no.slots["command"]
+    assert "would fail" in no.copied
+    assert no.command.startswith("llama-server")
+
+
+def test_tables_say_which_columns_are_of_all_cards_and_put_the_verdict_first() -> None:
+    page = fk.dashboard()
+    page.answer_rest()
+    for text in (page.slots["table"], page.rest_slots["others"]):
+        assert "all cards and RAM" in text
+        heads = re.findall(r'<th scope="col"[^>]*>([^<]*)', text)
+        assert heads[1] == "Verdict"
+        body = text.split("<tbody>")[1]
+        for line in re.findall(r"<tr.*?</tr>", body):
+            spans = [int(n) for n in re.findall(r'colspan="(\d+)"', line)]
+            assert len(re.findall(r"<t[dh]", line)) - len(spans) + sum(spans) == len(heads)
+    assert " GB<" not in page.rest_slots["matrix"]  # weights in memory are GiB, as the glossary says

@@ -1,8 +1,8 @@
 // What only the browser can do: clipboard, files, the address bar.
-async function copyText(text, say) {
+async function copyText(text, say, done = "Copied") {
   try {
     await navigator.clipboard.writeText(text);
-    say("Copied");
+    say(done);
   } catch {
     say("The browser did not allow copying: select the text and press Ctrl+C");
   }

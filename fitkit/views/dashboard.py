@@ -59,6 +59,7 @@ class Dashboard(anywidget.AnyWidget):
     alts = traitlets.Dict().tag(sync=True)
     rest_alts = traitlets.Dict().tag(sync=True)
     command = traitlets.Unicode("").tag(sync=True)
+    copied = traitlets.Unicode("Copied").tag(sync=True)
     status = traitlets.Unicode("").tag(sync=True)
     query = traitlets.Unicode("").tag(sync=True)
 
@@ -175,14 +176,15 @@ class Dashboard(anywidget.AnyWidget):
         found = html.records(frame)
         at = lead_at(found, state)
         lead = found[at]
-        bars, limits = rows.memory(found, self.asker.terms(frame), self.asker.card_bytes(state))
+        terms = self.asker.terms(frame)
+        bars, limits = rows.memory(found, terms, self.asker.card_bytes(state))
         contexts = controls.contexts(self.asker.model(state.model).context)
-        command = self.asker.command(frame.iloc[at])
+        command, warning = self.asker.command(frame.iloc[at]), html.warning(lead)
         return {
             "slots": {
-                "verdict": html.verdict(lead),
+                "verdict": html.verdict(lead, terms.get(lead["machine"])),
                 "legend": html.legend([bar["term"] for bar in bars]),
-                "command": html.command(command),
+                "command": html.command(command, warning),
                 "table": grids.table(found, state),
             },
             "status": f"{html.headline(lead)}. {html.reason(lead)}",
@@ -192,6 +194,7 @@ class Dashboard(anywidget.AnyWidget):
             "rows_point": json.dumps([{"context": state.context, "parallel": state.parallel}]),
             "alts": {"memory": rows.say_memory(found)},
             "command": command,
+            "copied": f"Copied. {warning}" if warning else "Copied",
         }
 
     def answer_rest(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from fitkit.units import GIB, show_gb, show_gib
+from fitkit.units import GIB, show_gib
 from fitkit.views.html import MARKS, Row, e, known, records, requests, setter, verdict_of
 from fitkit.views.state import State
 
@@ -21,7 +21,7 @@ def matrix(found: Sequence[Row], state: State) -> str:
     head = "".join(f"<th scope='col' class='fk-m'>{e(str(name).replace('x ', '× ', 1))}</th>" for name in machines)
     body = []
     for quant, cells in by_quant.items():
-        size = next((show_gb(row["weights_bytes"]) for row in cells.values() if known(row["weights_bytes"])), "")
+        size = next((show_gib(row["weights_bytes"]) for row in cells.values() if known(row["weights_bytes"])), "")
         tds = "".join(f"<td>{_cell(cells[name], state)}</td>" for name in machines)
         here = ' class="fk-here"' if quant == state.quant else ""
         body.append(f'<tr{here}><th scope="row">{e(quant)}</th><td class="fk-n fk-less">{e(size)}</td>{tds}</tr>')
@@ -73,7 +73,8 @@ _TABLE = (
 
 def table(found: Sequence[Row], state: State) -> str:
     """One row a machine; the CSV has every column."""
-    head = "".join(f'<th scope="col" class="{_css(css)}">{e(title)}</th>' for _, title, css, _ in _TABLE)
+    heads = [f'<th scope="col" class="{_css(css)}">{e(title)}</th>' for _, title, css, _ in _TABLE]
+    head = heads[0] + _VERDICT + "".join(heads[1:])
     body = []
     for row in found:
         cells = []
@@ -82,8 +83,20 @@ def table(found: Sequence[Row], state: State) -> str:
             cells.append(f'<td class="{_css(css)}">{text}</td>')
         _, mark, word = MARKS[verdict_of(row)]
         here = ' class="fk-here"' if row["machine"] == state.lead else ""
-        body.append(f'<tr{here}>{"".join(cells)}<td class="fk-verdict-cell">{mark} {e(row["badge"] or word)}</td></tr>')
-    return f'<div class="fk-wide"><table><thead><tr>{head}<th scope="col">Verdict</th></tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+        cells.insert(1, f'<td class="fk-verdict-cell">{mark} {e(row["badge"] or word)}</td>')
+        body.append(f"<tr{here}>{''.join(cells)}</tr>")
+    return f'<div class="fk-wide"><table><thead>{_over(3, 4)}<tr>{head}</tr></thead><tbody>{"".join(body)}</tbody></table></div>'
+
+
+_VERDICT = '<th scope="col">Verdict</th>'
+
+
+def _over(before: int, after: int) -> str:
+    """The line above a table's head: the three parts are of all cards and the RAM beside them, the need is of one card."""
+    return (
+        f'<tr class="fk-over fk-less"><td colspan="{before}"></td><th scope="colgroup" colspan="3" class="fk-n">all cards and RAM</th>'
+        f'<td colspan="{after}"></td></tr>'
+    )
 
 
 def _css(css: str) -> str:
@@ -95,7 +108,7 @@ def others(ways: Sequence[tuple[State, Any]]) -> str:
     body = []
     for state, row in ways:
         if isinstance(row, str):
-            rest = f'<td colspan="6" class="fk-quiet">{e(row)}</td>'
+            rest = f'<td colspan="7" class="fk-quiet">{e(row)}</td>'
         else:
             _, mark, word = MARKS[verdict_of(row)]
             sizes = "".join(
@@ -103,13 +116,14 @@ def others(ways: Sequence[tuple[State, Any]]) -> str:
                 for name, less in (("weights_bytes", " fk-less"), ("kv_bytes", " fk-less"), ("overhead_bytes", " fk-less"), ("need_per_gpu_bytes", ""))
             )  # fmt: skip
             many = f"{int(row['max_parallel']):,}" if known(row["max_parallel"]) else "–"
-            rest = f'{sizes}<td class="fk-n">{many}</td><td class="fk-verdict-cell" title="{e(row["reason"])}">{mark} {word}</td>'
-        body.append(f'<tr><th scope="row">{_way(state)}</th><td class="fk-less">{e(state.quant)}</td>{rest}</tr>')
+            judged = f'<td class="fk-verdict-cell" title="{e(row["reason"])}">{mark} {word}</td>'
+            rest = f'{judged}<td class="fk-less">{e(state.quant)}</td>{sizes}<td class="fk-n">{many}</td>'
+        body.append(f'<tr><th scope="row">{_way(state)}</th>{rest}</tr>')
     return (
-        '<table><thead><tr><th scope="col">Counted by</th><th scope="col" class="fk-less">Weights as</th>'
+        f'<table><thead>{_over(3, 2)}<tr><th scope="col">Counted by</th>{_VERDICT}<th scope="col" class="fk-less">Weights as</th>'
         '<th scope="col" class="fk-n fk-less">Weights</th><th scope="col" class="fk-n fk-less">KV cache</th>'
         '<th scope="col" class="fk-n fk-less">Overhead</th><th scope="col" class="fk-n">Need a card</th>'
-        f'<th scope="col" class="fk-n">Requests</th><th scope="col">Verdict</th></tr></thead><tbody>{"".join(body)}</tbody></table>'
+        f'<th scope="col" class="fk-n">Requests</th></tr></thead><tbody>{"".join(body)}</tbody></table>'
     )
 
 
@@ -141,6 +155,6 @@ def explained(terms: pd.DataFrame) -> str:
         )
     return (
         '<table class="fk-known-table"><thead><tr><th scope="col">Term</th><th scope="col" class="fk-n">Fullest card</th>'
-        '<th scope="col" class="fk-n fk-less">Range, GiB</th><th scope="col" class="fk-n fk-less">All cards</th>'
+        '<th scope="col" class="fk-n fk-less">Range, GiB</th><th scope="col" class="fk-n fk-less">All cards and RAM</th>'
         f'<th scope="col">Evidence</th><th scope="col">Source</th></tr></thead><tbody>{"".join(body)}</tbody></table>'
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from fitkit.units import show_gb, show_gib
+from fitkit.units import GIB, show_gb, show_gib
 from fitkit.views.colours import KV_COLOURS, STRENGTH, TERMS, VERDICTS
 from fitkit.views.state import State
 
@@ -72,13 +72,10 @@ def headline(row: Row) -> str:
     return f"{start} {place(row)} · {requests(many)} at a time"
 
 
-def verdict(row: Row) -> str:
-    """The verdict, its reason and the figures behind it."""
+def verdict(row: Row, terms: pd.DataFrame | None = None) -> str:
+    """The verdict, its reason and the figures behind it; `terms` are the row's, as `fk.explain` gives them."""
     css, mark, _ = MARKS[verdict_of(row)]
     figures = [
-        ("weights", row["weights_bytes"], show_gib),
-        ("cache", row["kv_bytes"], show_gib),
-        ("overhead", row["overhead_bytes"], show_gib),
         ("longest context", row["max_context"], lambda n: f"{int(n):,} tokens" if n else "none"),
         ("download", row["download_bytes"], show_gb),
         ("reserved a card", _or_none(row["reserved_per_gpu_bytes"]), show_gib),
@@ -86,8 +83,41 @@ def verdict(row: Row) -> str:
     facts = "".join(f"<span>{e(n)} <b>{e(show(v))}</b></span>" for n, v, show in figures if known(v))
     return (
         f'<div class="fk-answer-line fk-{css}" tabindex="-1"><span class="fk-mark" aria-hidden="true">{mark}</span>'
-        f'<strong>{e(headline(row))}</strong><p>{e(reason(row))}</p><div class="fk-facts">{facts}</div></div>'
+        f'<strong>{e(headline(row))}</strong><p>{e(reason(row))}</p>{_need(row, terms)}<div class="fk-facts">{facts}</div></div>'
     )
+
+
+def _need(row: Row, terms: pd.DataFrame | None) -> str:
+    """What the fullest card holds, part by part, and what lies in RAM beside it."""
+    if terms is None or not known(row["need_per_gpu_bytes"]):
+        return ""
+    found = records(terms)
+    sizes = {name: sum(int(t["per_gpu_bytes"]) for t in found if t["column"] == name) for name in _COLUMNS}
+    used = {_COLUMNS[name]: size for name, size in sizes.items() if size}
+    count = int(row["fit_gpus"]) if known(row["fit_gpus"]) else 1
+    where = "in RAM" if count == 0 else "on the card" if count == 1 else f"on the fullest of {count} cards"
+    shown = gib_parts(list(used.values()))
+    parts = " + ".join(f"{e(name)} <b>{e(size)}</b>" for name, size in zip(used, shown, strict=True))
+    beside = row.get("host_bytes", pd.NA)
+    ram = f"<span>+ <b>{e(show_gib(beside))}</b> in RAM</span>" if count and known(beside) and beside else ""
+    total = e(show_gib(sum(used.values())))
+    return f'<div class="fk-facts fk-sum"><span>{where}:</span><span>{parts} = <b>{total}</b></span>{ram}</div>'
+
+
+_COLUMNS = {"weights": "weights", "kv": "cache", "overhead": "overhead"}
+
+
+def gib_parts(sizes: Sequence[int]) -> list[str]:
+    """Sizes in GiB whose shown hundredths sum to the sum as shown: what rounding leaves over goes to the nearest ones."""
+    if sum(sizes) >= 100 * GIB:  # shown with one decimal: nobody adds those up
+        return [show_gib(size) for size in sizes]
+    hundredths = [size * 100 / GIB for size in sizes]
+    whole = [int(one) for one in hundredths]
+    left = round(sum(sizes) / GIB * 100) - sum(whole)
+    nearest = sorted(range(len(sizes)), key=lambda at: whole[at] - hundredths[at])
+    for at in nearest[:left]:
+        whole[at] += 1
+    return [f"{one / 100:,.2f} GiB" for one in whole]
 
 
 def _or_none(size: Any) -> Any:
@@ -157,13 +187,27 @@ def line_legend(kinds: Sequence[str], state: State, any_fits: bool) -> str:
     return f"<span>on {e(state.lead.replace('x ', '× ', 1))}</span>{keys}"
 
 
-def command(lines: str) -> str:
-    """The launch line."""
-    return f'<pre tabindex="0" aria-label="Launch command">{e(lines)}</pre>'
+def command(lines: str, warning: str = "") -> str:
+    """The launch line, and in front of it what is wrong with it."""
+    said = f'<p class="fk-warn">{e(warning)}</p>' if warning else ""
+    css = ' class="fk-fails"' if warning else ""
+    return f'{said}<pre{css} tabindex="0" aria-label="Launch command">{e(lines)}</pre>'
+
+
+def warning(row: Row) -> str:
+    """What a launch line of this row would meet; empty where it fits."""
+    found = verdict_of(row)
+    if found == "fits":
+        return ""
+    if found == "close":
+        return "≈ This is close: the line may run out of memory."
+    if row["rules"] == "engine":
+        return "✗ This does not fit: the line would fail."
+    return "✗ This does not fit by the rules chosen: the line may fail."
 
 
 _WORDS = (
-    ("GB, GiB", "GB is 10⁹ bytes, GiB is 2³⁰. Downloads and weights are in GB, memory in GiB."),
+    ("GB, GiB", "GB is 10⁹ bytes, GiB is 2³⁰. Memory, weights too, is in GiB; downloads are in GB."),
     ("Weights", "The model's parameters as they lie in memory."),
     ("KV cache", "What attention keeps of every token of every request; it grows with context and requests."),
     ("State", "What recurrent layers keep of a request, however long it is."),

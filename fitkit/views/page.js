@@ -66,7 +66,7 @@ function render({ model, el }) {
   // --- the answer
   const section = (title, ...kids) => h("section", { className: "fk-section", ariaLabel: title }, h("h2", {}, title), ...kids);
   const chart = (name) => (charts[name] = { box: h("div", { className: `fk-chart fk-chart-${name}` }) }).box;
-  const copy = button("Copy", () => copyText(model.get("command"), say), { ariaLabel: "Copy the launch command" });
+  const copy = button("Copy", () => copyText(model.get("command"), say, model.get("copied")), { ariaLabel: "Copy the launch command" });
   const csv = button("Download CSV", () => model.send({ kind: "save", what: "table" }));
   const folded = (title, name, ...kids) => h("details", { className: "fk-fold" }, h("summary", {}, h("h2", {}, title)), ...kids, slot(name));
   const answer = h("div", { className: "fk-answer" },

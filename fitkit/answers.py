@@ -11,6 +11,7 @@ import pandas as pd
 
 from fitkit.errors import BadInput
 from fitkit.hardware import Machine
+from fitkit.model import Model
 from fitkit.rules import Term
 from fitkit.tables import fit
 from fitkit.tables.asked import RowQuestion, question, whole
@@ -110,7 +111,11 @@ def max_parallel(models: Any, machines: Any = None, **arguments: Any) -> pd.Seri
 
 
 def best_quant(models: Any, machines: Any = None, **arguments: Any) -> pd.Series[Any]:
-    """The `fit` row of the best quantization that fits, most bits first. Takes `fit`'s arguments; `quants` narrows the choice."""
+    """The `fit` row of the best quantization that fits: the one of most bits a weight. Takes `fit`'s arguments.
+
+    `quants` narrows the choice; without it llama.cpp's usual file types are tried from 16 bits down, those of a checkpoint
+    with MXFP4 experts without the ones that would only blow these up, and vLLM's usual checkpoints beside the model's own.
+    """
     models, arguments = models_of(models), _listed(arguments)
     if arguments.get("quants") is None:
         arguments["quants"] = quants_offered(models, arguments.get("engine", "llama.cpp"))
@@ -233,8 +238,19 @@ def _gpu(asked: RowQuestion) -> Any:
 def quants_offered(models: Any, engine: Any) -> list[str]:
     """What is usual for the engines, most bits first."""
     engines = {engine_of(one)[0] for one in some("engine", engine)}
-    found = list(QUANT_ORDER) if "llama.cpp" in engines else []
+    models = models_of(models)
+    found = _file_types(models) if "llama.cpp" in engines else []
     if engines == {"llama.cpp"}:
         return found
-    own = {own_quant(model) for model in models_of(models)}
+    own = {own_quant(model) for model in models}
     return [*dict.fromkeys((*(() if own <= set(_CHECKPOINTS) else sorted(own)), *_CHECKPOINTS, *found))]
+
+
+def _file_types(models: list[Model]) -> list[str]:
+    """llama.cpp's usual file types of these models; more bits than MXFP4 experts have make them larger and no better."""
+    sixteen = "F16" if all(model.dtype == "F16" for model in models) else "BF16"
+    if not any(model.quant == "MXFP4" for model in models):
+        return [sixteen, *QUANT_ORDER]
+    both = sorted((*QUANT_ORDER, "MXFP4_MOE"), key=bits_of, reverse=True)
+    every = all(model.quant == "MXFP4" for model in models)
+    return [sixteen, *(both[both.index("MXFP4_MOE") :] if every else both)]

@@ -91,6 +91,7 @@ def _mends_elsewhere(asked: RowQuestion) -> Iterator[tuple[str, dict[str, Any]]]
 
 def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     """Changes worth a try, least painful first."""
+    yield from _as_published(asked)
     yield from _smaller_cache(asked)
     requests = whole(asked.row.get("max_parallel")) or 0
     if asked.parallel and 0 < requests < asked.parallel:
@@ -108,13 +109,14 @@ def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
 
 def _more(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     """What a row that fits has room for."""
+    yield from _as_published(asked)
     requests = whole(asked.row.get("max_parallel")) or 0
     if requests > (whole(asked.row.get("fit_parallel")) or 1):
         yield f"room for {requests:,} requests at once", {"parallel": requests}
     context = whole(asked.row.get("max_context")) or 0
     if context > asked.context:
         yield f"up to {context:,} tokens of context", {"contexts": context}
-    better = list(QUANT_ORDER) if asked.quant in QUANT_ORDER else quants_offered(asked.model, asked.engine)
+    better = _ladder(asked)
     if asked.quant in better:
         for quant in better[: better.index(asked.quant)]:
             yield f"{quant} also fits", {"quants": quant}
@@ -253,11 +255,25 @@ def _combined(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
 
 def _smaller_quants(asked: RowQuestion) -> list[str]:
     """Smaller quantizations, without those whose weights alone are clearly too much."""
-    ladder = QUANT_ORDER if asked.quant in QUANT_ORDER else quants_offered(asked.model, str(asked.row["engine"]))
+    ladder = _ladder(asked)
     bits, weights = _bits(asked.quant), whole(asked.row.get("weights_bytes")) or 0
     usable = (whole(asked.row.get("usable_per_gpu_bytes")) or 0) * max(1, whole(asked.row.get("fit_gpus")) or 1)
     smaller = [quant for quant in ladder if _bits(quant) < bits]
     return [quant for quant in smaller if not usable or weights * _bits(quant) / bits * 0.8 < usable]
+
+
+def _ladder(asked: RowQuestion) -> list[str]:
+    """The usual quantizations beside the one asked, most bits first; published rules count GGUF types for vLLM too."""
+    engine = str(asked.row["engine"])
+    if engine != "llama.cpp" and asked.quant in QUANT_ORDER:
+        return list(QUANT_ORDER)
+    return quants_offered(asked.model, engine)
+
+
+def _as_published(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
+    """The file type that keeps the experts as they were published, where another was asked."""
+    if asked.ask().requantized:
+        yield "MXFP4_MOE weights, the experts as published", {"quants": "MXFP4_MOE"}
 
 
 def _bits(quant: str) -> float:

@@ -291,6 +291,24 @@ def test_the_smallest_utilization_lies_below_what_others_leave() -> None:
 def test_the_best_quantization_is_the_one_of_most_bits() -> None:
     for quants in (["Q4_K_M", "Q8_0"], ["q8_0", "q4_k_m"]):
         assert fk.best_quant("llama-3.1-8b", "RTX 4090", quants=quants)["quant"] == "Q8_0"
+    assert fk.best_quant("llama-3.1-8b", "H100")["quant"] == "BF16"
+    assert fk.best_quant("llama-3.1-8b", "RTX 3060")["quant"] == "Q8_0"
+
+
+def test_experts_published_in_four_bits_stay_so() -> None:
+    table = fk.fit("gpt-oss-120b", "1x H100 80GB", ["Q4_K_M", "MXFP4_MOE", "BF16"])
+    blown_up, published, sixteen = (row for _, row in table.iterrows())
+    assert not blown_up.fits
+    for said in (blown_up.reason, blown_up.note):
+        assert said.endswith("keep the experts in MXFP4: ask for MXFP4_MOE.")
+    assert "MXFP4" not in published.reason + published.note + sixteen.reason + sixteen.note
+    assert published.weights_bytes < sixteen.weights_bytes < blown_up.weights_bytes
+    first = fk.suggest(blown_up).iloc[0]
+    assert (first.quant, first.changes) == ("MXFP4_MOE", {"quants": "MXFP4_MOE"})
+    assert fk.best_quant("gpt-oss-120b", "1x H100 80GB").quant == "BF16"
+    tight = fk.machine("1x 60.5 GiB")
+    assert fk.best_quant("gpt-oss-120b", tight, parallel=1, contexts=2048).quant == "MXFP4_MOE"
+    assert "MXFP4" not in fk.fit("llama-3.1-8b", "1x RTX 4090", "Q4_K_M").iloc[0].reason
 
 
 def test_two_changes_are_offered_where_no_gpu_or_a_small_one_is_there() -> None:

@@ -10,6 +10,8 @@ from fitkit.model import Model
 from fitkit.rules import Job, Rules
 from fitkit.tables.resolve import own_quant
 
+_AS_PUBLISHED = ("MXFP4_MOE", "BF16", "F16", "F32")  # file types that leave experts of an MXFP4 checkpoint as they are
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -90,7 +92,17 @@ class Ask:
     def note(self, said: str) -> str:
         """What is said with each row: what the rules say, and where the model's files contradict its config."""
         contradiction = self.model.get("mismatch", "") if self.basis == "estimate" else ""
-        return f"{contradiction} {said}".strip()
+        return " ".join(filter(None, (contradiction, said, self.requantized)))
+
+    @property
+    def requantized(self) -> str:
+        """What is said of a file type that llama-quantize makes of experts published in 4 bits; empty for all others."""
+        if self.engine != "llama.cpp" or self.model.quant != "MXFP4" or self.quant in _AS_PUBLISHED:
+            return ""
+        return (
+            f"{self.quant} is counted as llama-quantize makes it of every tensor; published files of {self.model.name} keep the "
+            "experts in MXFP4: ask for MXFP4_MOE."
+        )
 
     @property
     def tries(self) -> tuple[int, ...]:

@@ -72,6 +72,7 @@ def _row(ask: Ask, machine: Machine, row: dict[str, Any]) -> tuple[str, str, str
     if row["refused"]:
         return badge, line, row["refused"]
     sentence = _yes(ask, machine, row) if row["fits"] else _no(ask, machine, row)
+    sentence = f"{sentence} {ask.requantized}".rstrip()
     return badge, line, f"{line}: {sentence}" if ask.rules == "library" else sentence[0].upper() + sentence[1:]
 
 

@@ -14,7 +14,7 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit("The page needs Voilà and the widgets: pip install 'fitkit-llm[app]'.")
     notebook, config = _page()
     asked = sys.argv[1:] if arguments is None else arguments
-    Voila.launch_instance([str(notebook), f"--Voila.config_file_paths={[str(config)]!r}", *asked])
+    Voila.launch_instance([str(notebook), f"--Voila.config_file_paths={config}", *asked])
 
 
 def _page() -> tuple[Path, Path]:

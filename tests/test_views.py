@@ -200,3 +200,67 @@ def test_tables_say_which_columns_are_of_all_cards_and_put_the_verdict_first() -
             spans = [int(n) for n in re.findall(r'colspan="(\d+)"', line)]
             assert len(re.findall(r"<t[dh]", line)) - len(spans) + sum(spans) == len(heads)
     assert " GB<" not in page.rest_slots["matrix"]  # weights in memory are GiB, as the glossary says
+
+
+def _visited(query: str) -> fk.Dashboard:
+    page = fk.dashboard()
+    page.answer_rest()
+    page._hear(None, {"kind": "asked", "query": query}, None)
+    return page
+
+
+@pytest.mark.parametrize(
+    ("query", "control"),
+    [("model=nonsense", "model"), ("ctx=-4", "context"), ("machine=foo", "machines"), ("lead=foo", "machines"), ("engine=vllm&quant=Q2_K", "quant"),
+     ("kv=fp8", "kv"), ("model=qwen3-32b&ctx=131072", "context")],
+)  # fmt: skip
+def test_what_a_link_asks_in_vain_is_said_beside_its_control(query: str, control: str) -> None:
+    page = _visited(query)
+    assert list(page.errors) == [control]
+    assert page.errors[control].startswith("Left out of the link: ")
+    assert not page.stale  # the answer is the one to what the controls show
+    assert "fk-answer-line" in page.slots["verdict"]
+
+
+def test_a_link_of_the_page_itself_is_taken_over_whole() -> None:
+    for question in ({"engine": "vllm", "quant": "BF16", "kv": "fp8"}, {"rules": "budget", "util": 0.8}, {"model": "gpt-oss-120b", "context": 32768}):  # fmt: skip
+        asked = fk.dashboard(**question).question
+        page = _visited(asked.query())
+        assert (page.errors, page.question) == ({}, asked)
+
+
+def test_more_gpus_asked_than_there_are_is_said_on_the_bar_and_no_bar_is_drawn() -> None:
+    page = fk.dashboard(gpus="2", machines=["1x RTX 4090", "2x RTX 3090"])
+    limits = {one["machine"]: one for one in json.loads(page.rows_limits)}
+    assert limits["1x RTX 4090"]["said"] == "asked for 2 GPUs, has 1"
+    assert "usable" in limits["2x RTX 3090"]["said"]
+    assert {bar["machine"] for bar in json.loads(page.rows_memory)} == {"2x RTX 3090"}
+    assert "fullest" not in page.slots["verdict"]
+
+
+def test_no_part_of_the_page_keeps_the_answer_of_the_question_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    page = fk.dashboard(machines=["1x RTX 4090"])
+    page.answer_rest()
+    assert "fk-chip" in page.rest_slots["chips"]
+
+    def refuse(*_: object) -> object:
+        raise fk.BadInput("no")
+
+    monkeypatch.setattr(page.asker, "suggested", refuse)
+    monkeypatch.setattr(page.asker, "others", refuse)
+    page._hear(None, {"kind": "set", "state": {**page.state, "context": 16384}}, None)
+    page.answer_rest()
+    assert "fk-chip" not in page.rest_slots["chips"]
+    assert "table" not in page.rest_slots["others"]
+    page._hear(None, {"kind": "set", "state": {**page.state, "machines": []}}, None)
+    page.answer_rest()
+    assert "table" not in page.rest_slots["matrix"]
+    assert page.rows_heat == "[]"
+
+
+def test_a_refused_move_does_not_cut_off_the_rest_of_the_last_good_answer() -> None:
+    page = fk.dashboard()
+    page._hear(None, {"kind": "set", "state": {**page.state, "context": "999999"}}, None)
+    assert page.stale
+    page.answer_rest()
+    assert "table" in page.rest_slots["matrix"]

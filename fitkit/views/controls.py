@@ -115,6 +115,16 @@ def settle(state: State, model: Model | None, before: State, given: Collection[s
     return state
 
 
+def left_out(asked: State, settled: State, errors: dict[str, str], given: Collection[str]) -> dict[str, str]:
+    """A sentence for each thing a link asked for and the page does not show."""
+    out = {name: f"Left out of the link: {text}" for name, text in errors.items()}
+    for name in ("rules", "engine", "quant", "kv", "context"):
+        wanted, shown = getattr(asked, name), getattr(settled, name)
+        if name in given and name not in out and wanted != shown:
+            out[name] = f"Left out of the link: {wanted} does not go with the rest of it; {shown} is shown."
+    return out
+
+
 def form(state: State, model: Model | None, chosen: Sequence[Option]) -> dict[str, Any]:
     """Everything the controls need to draw themselves."""
     vllm = state.engine != "llama.cpp" and state.rules in ("engine", "budget")

@@ -46,6 +46,7 @@ class Dashboard(anywidget.AnyWidget):
     state = traitlets.Dict().tag(sync=True)
     form = traitlets.Dict().tag(sync=True)
     errors = traitlets.Dict().tag(sync=True)
+    stale = traitlets.Bool(False).tag(sync=True)
     summary = traitlets.Unicode("").tag(sync=True)
     fixed_slots = traitlets.Dict().tag(sync=True)
     slots = traitlets.Dict().tag(sync=True)
@@ -99,7 +100,8 @@ class Dashboard(anywidget.AnyWidget):
     def _do(self, message: dict[str, Any]) -> None:
         kind = message.get("kind")
         if kind == "rest":
-            self.send({"kind": "part", "more": self._answer_part()})
+            more, done = self._answer_part()
+            self.send({"kind": "part", "more": more, "done": done})
         elif kind == "save":
             self._save(str(message.get("what")))
         elif kind == "load":
@@ -107,8 +109,10 @@ class Dashboard(anywidget.AnyWidget):
             self.answer(*self.question.read(found), found)
         elif kind == "asked":
             found = from_query(str(message.get("query")))
-            new, _ = self.question.read(found)
-            self.answer(new if self._knows(new.model) else replace(new, model=self.question.model), {}, found)
+            new, errors = self.question.read(found)
+            if "lead" in errors:  # has no control of its own
+                errors.setdefault("machines", errors.pop("lead"))
+            self.answer(new, errors, found, link=True)
         else:
             found = dict(message.get("state") or {})
             self.answer(*self.question.read(found), found)
@@ -123,15 +127,11 @@ class Dashboard(anywidget.AnyWidget):
         end = {"application/json": "json", "text/csv": "csv"}[mime]
         self.send({"kind": "file", "name": f"{name}-{_plain(state.model)}.{end}", "type": mime, "text": text})
 
-    def _knows(self, name: str) -> bool:
-        try:
-            self.asker.model(name)
-        except FitError:
-            return False
-        return True
+    def answer(self, new: State, errors: dict[str, str], given: Collection[str] = (), *, link: bool = False) -> None:
+        """The quick part; `given` names what was chosen just now, by a link (`link`) or by hand.
 
-    def answer(self, new: State, errors: dict[str, str], given: Collection[str] = ()) -> None:
-        """The quick part; `given` names what was chosen just now. Where the tables refuse, the sentence stands beside what was changed and the last answer stays."""
+        Where the tables refuse, the sentence stands beside what was changed and the last answer stays.
+        """
         before = self.question
         model: Model | None = None
         try:
@@ -140,12 +140,15 @@ class Dashboard(anywidget.AnyWidget):
             errors = {**errors, "model": str(error)}
             new = replace(new, model=before.model)
             model = self._last_model(before)
-        new = controls.settle(new, model, before, given)
+        asked, new = new, controls.settle(new, model, before, given)
+        if link:
+            errors = controls.left_out(asked, new, errors, given)
+        stale = bool(errors) and not link
         rest = parts(self.asker, new)
         try:
             answer = self._quick(new)
         except FitError as error:
-            rest = iter(())  # the last good answer stays as a whole
+            rest, stale = self._rest, True  # the last good answer stays as a whole
             answer = {} if self.rows_limits != "[]" else {"slots": {"verdict": html.broken(str(error))}}
             errors = {**errors, _blame(new, before): str(error)}
         self.question = new
@@ -153,6 +156,7 @@ class Dashboard(anywidget.AnyWidget):
         chosen = controls.chosen_machines(new.machines)
         with self.hold_sync():
             self.set_trait("errors", errors)
+            self.set_trait("stale", stale)
             self.set_trait("state", new.json())
             self.set_trait("form", controls.form(new, model, chosen))
             self.set_trait("summary", controls.summary(new))
@@ -199,21 +203,21 @@ class Dashboard(anywidget.AnyWidget):
 
     def answer_rest(self) -> None:
         """All that may come a moment later, at once."""
-        while self._answer_part():
+        while self._answer_part()[0]:
             pass
 
-    def _answer_part(self) -> bool:
-        """The next little of it; false where there is no more."""
+    def _answer_part(self) -> tuple[bool, list[str]]:
+        """The next little of it: whether there may be more, and the slots that are of the present question now."""
         part = next(self._rest, None)
         if part is None:
-            return False
+            return False, []
         slots, rows_of, said = part
         with self.hold_sync():
             self.set_trait("rest_slots", {**self.rest_slots, **slots})
             self.set_trait("rest_alts", {**self.rest_alts, **said})
             for dataset, found in rows_of.items():
                 self.set_trait(f"rows_{dataset}", json.dumps(found))
-        return True
+        return True, list(slots)
 
 
 def _blame(new: State, before: State) -> str:

@@ -89,7 +89,7 @@ def verdict(row: Row, terms: pd.DataFrame | None = None) -> str:
 
 def _need(row: Row, terms: pd.DataFrame | None) -> str:
     """What the fullest card holds, part by part, and what lies in RAM beside it."""
-    if terms is None or not known(row["need_per_gpu_bytes"]):
+    if terms is None or not known(row["need_per_gpu_bytes"]) or row["limited_by"] == "gpus":
         return ""
     found = records(terms)
     sizes = {name: sum(int(t["per_gpu_bytes"]) for t in found if t["column"] == name) for name in _COLUMNS}

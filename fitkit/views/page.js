@@ -18,6 +18,7 @@ function render({ model, el }) {
   function ask() {
     if (busy) { dirty = true; return; }
     busy = true;
+    waiting(REST, true);
     clearTimeout(resting);
     resting = null;
     model.send({ kind: "set", state });
@@ -25,9 +26,16 @@ function render({ model, el }) {
     patience = setTimeout(() => say("No answer from the kernel yet. If this stays, reload the page; the address keeps your plan."), 15000);
   }
   const rest = () => { if (!busy) model.send({ kind: "rest" }); };
+  // What still belongs to the question before is greyed, and its buttons rest, until its own answer is there.
+  const REST = ["chips", "heatnote", "linesnote", "matrix", "others", "known"];
+  const drawnWith = { heatnote: "heat", linesnote: "lines" };
+  const waiting = (names, on) => {
+    for (const name of names) for (const node of [slots[name], charts[drawnWith[name]]?.box]) node?.classList.toggle("fk-waiting", on);
+  };
   model.on("msg:custom", (message) => {
     if (message.kind === "said") say(message.text);
     if (message.kind === "file") saveFile(message.name, message.type, message.text);
+    if (message.kind === "part" && !busy) waiting(message.more ? message.done : REST, false);
     if (message.kind === "part" && message.more && !resting) rest(); // a little at a time
     if (message.kind !== "quick") return;
     clearTimeout(patience);
@@ -40,6 +48,11 @@ function render({ model, el }) {
   const button = (text, onclick, props = {}) => h("button", { type: "button", className: "fk-button", onclick, ...props }, text);
   const other = { count: h("input", { className: "fk-typed", inputMode: "numeric", value: "1", ariaLabel: "Number of GPUs not listed" }), gib: h("input", { className: "fk-typed", inputMode: "decimal", value: "24", ariaLabel: "Memory of a GPU not listed, GiB" }) };
   const addOther = () => { const name = `${other.count.value.trim()}x ${other.gib.value.trim()}GiB`; change({ machines: [...state.machines, name], lead: name }); };
+  const more = h("details", { className: "fk-more" }, h("summary", {}, "More"),
+    add("gpus", choice("gpus", "GPUs to use", change)),
+    add("taken", slider("taken", "Memory already taken on each GPU", "GiB", change)),
+    h("fieldset", { className: "fk-field" }, h("legend", { className: "fk-label" }, "A GPU not listed"),
+      h("div", { className: "fk-row" }, other.count, "×", other.gib, "GiB", button("Add", addOther))));
   const questions = h("form", { className: "fk-form", onsubmit: (event) => event.preventDefault() },
     add("model", combobox("model", "Model", "Name of a model", (text) => change({ model: text }), true)),
     add("quant", choice("quant", "Quantization", change)),
@@ -50,11 +63,7 @@ function render({ model, el }) {
     add("util", slider("util", "GPU memory utilization", "", change)),
     add("machines", machines(change, () => state)),
     add("rules", choice("rules", "Counted as", change)),
-    h("details", { className: "fk-more" }, h("summary", {}, "More"),
-      add("gpus", choice("gpus", "GPUs to use", change)),
-      add("taken", slider("taken", "Memory already taken on each GPU", "GiB", change)),
-      h("fieldset", { className: "fk-field" }, h("legend", { className: "fk-label" }, "A GPU not listed"),
-        h("div", { className: "fk-row" }, other.count, "×", other.gib, "GiB", button("Add", addOther)))),
+    more,
     h("div", { className: "fk-actions" },
       own ? button("Copy link", () => copyText(location.href, say)) : null,
       button("Save plan", () => model.send({ kind: "save", what: "plan" })),
@@ -96,7 +105,10 @@ function render({ model, el }) {
     for (const name of ["context", "parallel", "util", "taken"]) fields[name].show(state[name], form[name], form.off[name]);
     for (const [name, made] of Object.entries(fields)) made.complain(errors[name]);
     summary.textContent = model.get("summary");
-    answer.classList.toggle("fk-stale", Object.keys(errors).length > 0);
+    answer.classList.toggle("fk-stale", model.get("stale"));
+    const wrong = Object.keys(errors);
+    if (wrong.length) panel.open = true; // a folded form would hide the sentence
+    if (wrong.includes("gpus") || wrong.includes("taken")) more.open = true;
   }
   function showSlots() {
     const html = { ...model.get("fixed_slots"), ...model.get("slots"), ...model.get("rest_slots") };
@@ -122,7 +134,7 @@ function render({ model, el }) {
   }
   const datasets = Object.values(model.get("specs")).flatMap((spec) => Object.keys(spec.datasets));
   model.on("change:state", () => { if (!dirty) { state = structuredClone(model.get("state")); showQuestion(); } });
-  model.on("change:form change:errors change:summary", () => { if (!dirty) showQuestion(); });
+  model.on("change:form change:errors change:stale change:summary", () => { if (!dirty) showQuestion(); });
   model.on("change:slots change:rest_slots", showSlots);
   model.on("change:status", spoken);
   model.on([...new Set(datasets)].map((key) => "change:rows_" + key).join(" "), () => { later ??= requestAnimationFrame(() => { later = null; showCharts(); }); });

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterator
 from typing import Any
 
+import pandas as pd
+
 from fitkit.errors import FitError
 from fitkit.views import controls, grids, html, rows
 from fitkit.views.asking import Asker
@@ -18,21 +20,29 @@ _log = logging.getLogger(__name__)
 
 def parts(asker: Asker, state: State) -> Iterator[Part]:
     """Try-chips and terms, both charts of limits, the matrix, the ways to count. Where there is no answer the verdict says why."""
-    if not state.machines:
-        return
-    for part in (_chips, _limits, _matrix, _others):
+    for part, empty in ((_chips, _NO_CHIPS), (_limits, _NO_LIMITS), (_matrix, _NO_MATRIX), (_others, _NO_OTHERS)):
         try:
-            yield from part(asker, state)
+            if state.machines:
+                yield from part(asker, state)
+                continue
         except FitError:
-            continue
+            pass
         except Exception:  # a defect in one part does not take the others with it
             _log.exception("The page has no %s", part.__name__)
+        yield empty  # never the answer of the question before
+
+
+_NONE = '<span class="fk-quiet">–</span>'
+_NO_CHIPS: Part = {"chips": "", "known": _NONE}, {}, {}
+_NO_LIMITS: Part = {"heatnote": _NONE, "linesnote": _NONE}, {"heat": [], "lines": []}, {"heat": "", "lines": ""}
+_NO_MATRIX: Part = {"matrix": _NONE}, {}, {}
+_NO_OTHERS: Part = {"others": _NONE}, {}, {}
 
 
 def _chips(asker: Asker, state: State) -> Iterator[Part]:
     frame = asker.rows(state)
     lead = frame.iloc[lead_at(html.records(frame), state)]
-    known = {"known": grids.explained(asker.explained(lead))} if frame["total_bytes"].notna().any() else {}
+    known = {"known": grids.explained(asker.explained(lead))} if pd.notna(lead["total_bytes"]) else {"known": _NONE}
     yield {"chips": html.chips(chips(state, asker.suggested(state, lead))), **known}, {}, {}
 
 

@@ -28,7 +28,7 @@ def memory(found: Sequence[Row], terms: Mapping[str, pd.DataFrame], card_bytes: 
     limits: Rows = []
     for row in found:
         name = row["machine"]
-        parts = terms.get(name)
+        parts = None if row["limited_by"] == "gpus" else terms.get(name)  # no bar of cards that are not there
         if parts is not None:
             for term in records(parts):
                 colour = kind(term["term"])
@@ -47,6 +47,8 @@ def _limit(row: Mapping[str, Any], card_bytes: int = 0) -> dict[str, Any]:
     high: Any = row.get("per_gpu_high_bytes")
     ranged = known(low) and known(high) and low != high
     said = f"{show_gib(need)} of {show_gib(usable)} usable" if known(need) and known(usable) else "does not run here"
+    if row["limited_by"] == "gpus":
+        said, ranged = str(row["line"]).replace("needs", "asked for", 1), False
     return {
         "machine": row["machine"],
         "name": f"{MARKS[verdict_of(row)][1]} {str(row['machine']).replace('x ', '× ', 1)}",

@@ -171,12 +171,44 @@ def test_address_restores_the_question_on_a_phone_in_the_dark(visit: Any) -> Non
     assert one.left_loopback == []
 
 
-def test_nonsense_in_the_address_is_ignored(visit: Any) -> None:
+def test_nonsense_in_the_address_is_named_beside_its_control_and_the_defaults_stay(visit: Any) -> None:
     one = visit(
         "model=%3Cimg%20src%3Dx%20onerror%3Dalert(1)%3E&ctx=-1&requests=NaN&machine=%3Cb%3E&quant=Q9&util=7&rules=__import__&theme=light"
     )
     expect(one.page.get_by_role("combobox", name="Model", exact=True)).to_have_value("llama-3.1-8b")
     expect(one.page.locator(VERDICT)).to_have_text("Fits on 1× RTX 4090 · 4 requests at a time")
     assert one.page.locator(".fk img").count() == 0
-    assert one.page.locator(".fk-error:visible").count() == 0
+    said = one.page.locator(".fk-error:visible").all_inner_texts()
+    assert len(said) == 7
+    assert all(text.startswith("Left out of the link: ") for text in said)
+    assert any("<img src=x onerror=alert(1)>" in text for text in said)
+    expect(one.page.locator(".fk-answer")).to_have_class("fk-answer")  # it is the answer to what the controls show
     assert one.complaints == []
+
+
+def test_what_belongs_to_the_question_before_is_greyed_until_its_own_answer_is_there(first: Any) -> None:
+    page = first.page
+    chips = page.locator(".fk-chips")
+    expect(chips).not_to_have_class(re.compile("fk-waiting"))
+    page.evaluate("""() => {
+      const chips = document.querySelector('.fk-chips'), verdict = document.querySelector('.fk-verdict');
+      window.seen = [];
+      new MutationObserver(() => window.seen.push(chips.classList.contains('fk-waiting'))).observe(verdict, { childList: true });
+    }""")
+    press(page, "Context", "ArrowRight", 1)
+    expect(page.locator(VERDICT)).to_contain_text("4 requests")
+    page.wait_for_function("window.seen.length > 0")
+    assert page.evaluate("window.seen[0]") is True  # with the new verdict the old chips are grey
+    for name in ("chips", "matrix", "others", "known", "chart-heat", "chart-lines"):
+        expect(page.locator(f".fk-{name}").first).not_to_have_class(re.compile("fk-waiting"))
+    press(page, "Context", "ArrowLeft", 1)
+
+
+def test_the_line_under_a_no_says_so_and_so_does_copy(first: Any) -> None:
+    page = first.page
+    press(page, "Context", "End", 1)
+    expect(page.locator(".fk-command .fk-warn")).to_have_text("✗ This does not fit: the line would fail.")
+    page.get_by_role("button", name="Copy the launch command").click()
+    expect(page.locator(".fk-note")).to_contain_text("Copied. ✗ This does not fit")
+    press(page, "Context", "ArrowLeft", 4)
+    expect(page.locator(".fk-command .fk-warn")).to_have_count(0)

@@ -39,7 +39,9 @@ class UnknownName(BadInput):
         """The error for `given` where one of `known` was expected; lists all of a short list, else the nearest."""
         names = list(dict.fromkeys(known))
         folded = {name.casefold(): name for name in names}
-        close = difflib.get_close_matches(str(given).casefold()[:100], folded, n=3, cutoff=0.4)
+        close = difflib.get_close_matches(
+            (given if isinstance(given, str) else short(given)).casefold()[:100], folded, n=3, cutoff=0.4
+        )
         nearest = tuple(folded[name] for name in close)
         if nearest:
             hint = "did you mean " + " or ".join(nearest) + "?"

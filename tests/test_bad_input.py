@@ -103,6 +103,51 @@ def test_unknown_names_carry_the_nearest() -> None:
     assert "gemma-3-27b-it" in caught.value.nearest
 
 
+UNKNOWN: list[tuple[Any, str]] = [
+    (lambda: fk.fit("llama-3.1-8b", "RTX 4090", context=8192), "fit has no keyword 'context'; did you mean contexts?"),
+    (lambda: fk.fit("llama-3.1-8b", "RTX 4090", quant="Q8_0"), "quants?"),
+    (lambda: fk.demand("llama-3.1-8b", kv_dtype="q8_0"), "kv_dtypes?"),
+    (lambda: fk.plan("llama-3.1-8b", "RTX 4090", context=8192), "contexts?"),
+    (lambda: fk.plan("llama-3.1-8b", "RTX 4090").still_fits(contexts=8192), "context?"),
+    (lambda: fk.best_quant("llama-3.1-8b", "RTX 4090", machin=1), "known are|machines"),
+    (lambda: fk.machine("RTX 4090", ram=64), "ram_gb?"),
+    (lambda: fk.load("llama-3.1-8b", offline=True), "online?"),
+    (lambda: fk.VLLM(tp=2), "tensor_parallel_size?"),
+    (lambda: fk.LlamaCpp(ctx=2), "n_ctx?"),
+    (lambda: fk.Budget(overhead=2), "overhead_gib?"),
+    (lambda: fk.Shard(nodes=2), "max_nodes?"),
+    (lambda: fk.Library(anything=2), "Library has no keyword 'anything'"),
+]
+
+
+@pytest.mark.parametrize(("ask", "said"), UNKNOWN, ids=[said for _, said in UNKNOWN])
+def test_unknown_keywords_name_the_nearest(ask: Any, said: str) -> None:
+    with pytest.raises(fk.UnknownName) as caught:
+        ask()
+    message = str(caught.value)
+    assert any(one in message for one in said.split("|"))
+    assert message.endswith((".", "?"))
+    assert isinstance(caught.value, TypeError)
+
+
+@pytest.mark.parametrize("ask", [fk.load, fk.fit, fk.demand], ids=lambda ask: ask.__name__)
+def test_no_name_is_no_model(ask: Any) -> None:
+    for name in ("", "  "):
+        with pytest.raises(fk.BadInput, match="A model's name was expected"):
+            ask(name)
+    with pytest.raises(fk.BadInput, match="None"):
+        ask(None)
+
+
+def test_contexts_as_people_type_them() -> None:
+    table = fk.fit("llama-3.1-8b", "RTX 4090", contexts=["16k", "32K", "8,192", "0.5k"])
+    assert list(table.context) == [16384, 32768, 8192, 512]
+    assert fk.demand("llama-3.1-8b", contexts="16k").context[0] == 16384
+    for wrong in ("16q", "-1k", "0.0001k", "9999m", "k"):
+        with pytest.raises(fk.BadInput, match="contexts is"):
+            fk.fit("llama-3.1-8b", "RTX 4090", contexts=wrong)
+
+
 def test_unknown_keywords_are_errors() -> None:
     with pytest.raises(TypeError, match="context"):
         fk.fit("llama-3.1-8b", "RTX 4090", context=8192)  # type: ignore[call-arg]
@@ -135,3 +180,33 @@ def test_what_is_no_row() -> None:
             fk.explain(row)
     with pytest.raises(fk.BadInput, match="judges none"):
         fk.suggest(fk.demand("llama-3.1-8b", engine="vllm", rules="budget").iloc[0])
+
+
+WHOLE = {
+    "llama.cpp": ("n_ctx", "n_ubatch", "gpus"),
+    "vllm": ("tensor_parallel_size", "max_model_len", "kv_cache_memory_bytes"),
+}
+SWITCHES = {"llama.cpp": ("kv_unified", "swa_full", "pipeline"), "vllm": ("enforce_eager", "enable_prefix_caching")}
+WORDS = {
+    "llama.cpp": ("flash_attn", "type_k", "backend", "caller"),
+    "vllm": ("kv_cache_dtype", "usage", "gpu_memory_utilization"),
+}
+
+
+@pytest.mark.parametrize(("engine", "make"), [("llama.cpp", fk.LlamaCpp), ("vllm", fk.VLLM)])
+def test_options_of_a_wrong_kind_are_refused_when_given(engine: str, make: Any) -> None:
+    for names, wrong in (
+        (WHOLE, (True, 2.5, "4", [4], 2**63, np.array([4, 8]), _Silent())),
+        (SWITCHES, (1, "yes", [], np.array([1, 2]), pd.NA)),
+        (WORDS, (object(), [], np.array([1, 2]), pd.NA, _Silent(), b"auto")),
+    ):
+        for name in names[engine]:
+            for value in wrong:
+                with pytest.raises(fk.BadInput, match=name.split("_")[0]) as caught:
+                    make(**{name: value})
+                assert "\n" not in str(caught.value)
+
+
+def test_whole_numbers_of_numpy_are_options_too() -> None:
+    assert fk.LlamaCpp(n_ctx=np.int64(8192)) == fk.LlamaCpp(n_ctx=8192)  # type: ignore[arg-type]
+    assert fk.VLLM(max_model_len=np.int32(8192)) == fk.VLLM(max_model_len=8192)  # type: ignore[arg-type]

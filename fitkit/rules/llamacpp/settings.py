@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from numbers import Integral
 from typing import Literal, get_args
 
 from fitkit.errors import BadInput, UnknownName, short
@@ -14,6 +15,10 @@ FlashAttention = Literal["auto", "on", "off"]
 Caller = Literal["server", "api"]
 
 NEWEST = "b11434"
+_INT32 = 2**31 - 1
+_MOST = {"lora_bytes": 2**50, "gpus": 2**10}
+_WHOLE = ("n_ctx", "n_gpu_layers", "gpus", "n_cpu_moe", "lora_bytes", "n_seq_max", "n_batch", "n_ubatch")
+_SWITCHES = ("kv_unified", "swa_full", "offload_kqv", "cpu_moe", "repack", "mmap", "pipeline")
 MOST_SEQUENCES = 256  # LLAMA_MAX_SEQ, llama-cparams.h
 
 
@@ -60,15 +65,16 @@ class LlamaCppSettings:
     version: str = NEWEST
 
     def __post_init__(self) -> None:
-        for name in ("n_ctx", "n_gpu_layers", "gpus", "n_cpu_moe", "lora_bytes"):
-            _whole(name, getattr(self, name), 0)
-        for name in ("n_seq_max", "n_batch"):
-            _whole(name, getattr(self, name), 1)
-        _whole("n_ubatch", self.n_ubatch, 0)
+        for name in _WHOLE:
+            value = _whole(name, getattr(self, name), int(name in ("n_seq_max", "n_batch")), _MOST.get(name, _INT32))
+            object.__setattr__(self, name, value)
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool) and (name != "pipeline" or self.pipeline is not None):
+                raise BadInput(f"{name} is True or False, not {short(getattr(self, name))}.")
         if self.n_seq_max > MOST_SEQUENCES:
             raise BadInput(f"n_seq_max is at most {MOST_SEQUENCES} in llama.cpp, not {self.n_seq_max}.")
         if self.n_outputs_max is not None:
-            _whole("n_outputs_max", self.n_outputs_max, 0)
+            object.__setattr__(self, "n_outputs_max", _whole("n_outputs_max", self.n_outputs_max, 0, _INT32))
         for name in ("type_k", "type_v"):
             kind = _folded(getattr(self, name))
             if kind not in CACHE_TYPES:
@@ -114,18 +120,19 @@ def build_of(version: str) -> int:
     return int(digits)
 
 
-def _whole(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise BadInput(f"{name} is a whole number of at least {least}, not {short(value)}.")
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not least <= int(value) <= most:
+        raise BadInput(f"{name} is a whole number of at least {least} and at most {most:,}, not {short(value)}.")
+    return int(value)
 
 
 def _one_of(name: str, value: object, known: tuple[str, ...]) -> None:
-    if value not in known:
+    if not isinstance(value, str) or value not in known:
         raise UnknownName.among(name, value, known)
 
 
 def _folded(name: object) -> str:
-    text = str(name).strip().casefold()
+    text = name.strip().casefold() if isinstance(name, str) else ""
     return {"fp16": "f16", "float16": "f16", "auto": "f16", "bfloat16": "bf16", "fp32": "f32"}.get(text, text)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
+from numbers import Integral, Real
 from typing import Literal, TypeAlias
 
 from fitkit.errors import BadInput, UnknownName, short
@@ -52,6 +53,14 @@ KV_CACHE_DTYPES = (
     "int8_per_token_head", "fp8_per_token_head", "int4_per_token_head",
     "turboquant_k8v4", "turboquant_4bit_nc", "turboquant_k3v4_nc", "turboquant_3bit_nc",
 )  # fmt: skip
+_MOST = 2**50  # bytes or tokens; more than any machine's
+_SWITCHES = (
+    "enable_expert_parallel",
+    "enable_prefix_caching",
+    "enforce_eager",
+    "async_scheduling",
+    "disable_hybrid_kv_cache_manager",
+)
 SAME_KV_DTYPE = {"f16": "auto", "bf16": "auto", "float16": "auto", "bfloat16": "auto", "fp16": "auto"}
 
 
@@ -91,12 +100,32 @@ class VLLMSettings:
     def __post_init__(self) -> None:
         release_of(self.version)
         for name in ("tensor", "pipeline", "data", "decode_context"):
-            _whole(f"{name}_parallel_size", getattr(self, f"{name}_parallel_size"))
+            name = f"{name}_parallel_size"
+            object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        for name in _SWITCHES:
+            if not isinstance(getattr(self, name), bool) and (
+                name != "enable_prefix_caching" or self.enable_prefix_caching is not None
+            ):
+                raise BadInput(f"{name} is True or False, not {short(getattr(self, name))}.")
         for name in ("max_num_batched_tokens", "max_num_seqs", "block_size", "kv_cache_memory_bytes"):
             if getattr(self, name) is not None:
-                _whole(name, getattr(self, name))
-        if self.max_model_len not in (None, -1):
-            _whole("max_model_len", self.max_model_len)
+                object.__setattr__(self, name, _whole(name, getattr(self, name)))
+        if self.max_model_len is not None and not (
+            isinstance(self.max_model_len, Integral) and self.max_model_len == -1
+        ):
+            object.__setattr__(self, "max_model_len", _whole("max_model_len", self.max_model_len))
+        for name, what in (
+            ("gpu_memory_utilization", Real),
+            ("kv_cache_dtype", str),
+            ("usage", str),
+            ("dtype", str),
+            ("quantization", str),
+        ):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, what):
+                raise BadInput(
+                    f"{name} is {short(value)}, where {'a number' if what is Real else 'a name'} was expected."
+                )
         if self.gpu_memory_utilization is None:
             default = 0.92 if self.has("utilization_0_92") else 0.90
             object.__setattr__(self, "gpu_memory_utilization", default)
@@ -182,9 +211,10 @@ def release_of(version: str) -> Release:
     return (numbers[0], numbers[1], numbers[2] if len(numbers) > 2 else 99)
 
 
-def _whole(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+def _whole(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, Integral) or not 1 <= int(value) <= _MOST:
         raise BadInput(f"{name} is {short(value)}, where a whole number from 1 on was expected.")
+    return int(value)
 
 
 def _hashable(value: object) -> object:

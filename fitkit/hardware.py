@@ -11,6 +11,7 @@ from fitkit import facts
 from fitkit.errors import BadInput, UnknownName, short
 from fitkit.facts.apple import working_set
 from fitkit.gpu_names import counted, gpu_row, size_gib, whole_bytes, whole_count, with_memory
+from fitkit.keywords import told
 from fitkit.units import GB, GIB, MIB
 
 Backend = Literal["cuda", "rocm", "metal", "vulkan", "xpu", "cpu", "other"]
@@ -92,6 +93,7 @@ def all_gpus() -> tuple[Gpu, ...]:
     return tuple(_gpu(row["name"], "") for row in facts.rows("gpus"))
 
 
+@told
 def machine(
     text: str | Machine,
     *,

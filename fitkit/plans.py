@@ -14,6 +14,7 @@ from typing import Any
 from fitkit.answers import explain
 from fitkit.commands import command, split_over
 from fitkit.errors import BadInput, short
+from fitkit.keywords import told
 from fitkit.plan_json import checked, machine_again, model_again, plain, recorded, settings_again
 from fitkit.tables import fit
 from fitkit.tables.asked import RowQuestion, question, whole
@@ -73,6 +74,7 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)  # what was set of the engine and of the rules
     _asked: RowQuestion | None = field(default=None, repr=False, compare=False)
 
+    @told
     def still_fits(self, context: int | None = None, parallel: int | None = None) -> StillFits:
         """Whether the plan holds for another context [tokens a request] or number of requests, and why.
 

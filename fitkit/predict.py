@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 from fitkit.errors import BadInput, short
 from fitkit.hardware import Gpu
 from fitkit.hardware import gpu as gpu_named
+from fitkit.keywords import told_class
 from fitkit.model import Model
 from fitkit.rules.base import Evidence
 from fitkit.rules.llamacpp import answers
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 Free: TypeAlias = float | Sequence[float]  # GiB: one figure for all GPUs, or one for each
 
 
+@told_class
 class LlamaCpp(LlamaCppSettings):
     """llama.cpp's memory options (see LlamaCppSettings for all of them), with llama-server's defaults."""
 
@@ -134,6 +136,7 @@ def _all(sources: Iterable[str]) -> str:
     return "; ".join(dict.fromkeys(sources))
 
 
+@told_class
 class VLLM(VLLMSettings):
     """vLLM's memory options (see VLLMSettings for all of them) with the defaults of its version, 0.33 unless told."""
 

@@ -13,6 +13,7 @@ _UNITS = {
     "b": 1, "kb": KB, "mb": MB, "gb": GB, "tb": TB, "kib": KIB, "mib": MIB, "gib": GIB, "tib": TIB,
 }  # fmt: skip
 _SIZE = re.compile(r"\s*(\d+(?:[.,]\d+)?)\s*([kmgt]?i?b)\s*", re.IGNORECASE)
+_COUNT = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([km]?)", re.IGNORECASE)
 
 
 def parse_bytes(text: str) -> int:
@@ -27,6 +28,16 @@ def parse_bytes(text: str) -> int:
     if not match:
         raise BadInput(f"A size such as '24 GiB' or '80 GB' was expected, not {short(text)}.")
     return round(float(match[1].replace(",", ".")) * _UNITS[match[2].lower()])
+
+
+def parse_count(text: str) -> float | None:
+    """A number as people type it, k and M of 1024; None where it is none.
+
+    >>> parse_count("8,192"), parse_count("32k"), parse_count("many")
+    (8192.0, 32768.0, None)
+    """
+    match = _COUNT.fullmatch(re.sub(r"[,_\s]", "", text[:40]))
+    return float(match[1]) * {"": 1, "k": KIB, "m": MIB}[match[2].lower()] if match else None
 
 
 def gib(size_bytes: float) -> float:

@@ -16,14 +16,15 @@ ROOT = Path(fk.__file__).parent
 MAY: dict[str, set[str]] = {
     "errors": set(),
     "units": {"errors"},
+    "keywords": {"errors"},
     "model": {"errors", "units"},
     "packing": {"errors", "units", "model"},
     "gguf_layers": {"errors", "units", "model"},
     "facts": {"errors", "units", "packing"},
     "gpu_names": {"errors", "units", "facts"},
-    "hardware": {"errors", "units", "facts", "gpu_names"},
-    "sources": {"errors", "units", "facts", "model", "packing", "gguf_layers"},
-    "rules": {"errors", "units", "model", "packing", "gguf_layers", "hardware"},
+    "hardware": {"errors", "units", "keywords", "facts", "gpu_names"},
+    "sources": {"errors", "units", "keywords", "facts", "model", "packing", "gguf_layers"},
+    "rules": {"errors", "units", "keywords", "model", "packing", "gguf_layers", "hardware"},
 }
 LOW = set(MAY)
 TABLES = {"tables", "catalog"}

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fitkit.errors import BadInput, short
+from fitkit.keywords import told
 from fitkit.model import Model
 from fitkit.sources.json_text import strict_json
 
@@ -16,6 +17,7 @@ __all__ = ["load"]
 _MOST_CONFIG_BYTES, _MOST_CONFIG_VALUES = 16 * 2**20, 2**18
 
 
+@told
 def load(
     source: str | os.PathLike[str] | Mapping[str, Any] | Model,
     *,
@@ -59,6 +61,8 @@ def load(
     """
     if isinstance(source, Model):
         return source
+    if isinstance(source, str) and not source.strip():
+        raise BadInput(f"A model's name was expected, not {short(source)}.")
     if isinstance(source, Mapping):
         from fitkit.sources.config import model_from_config
 

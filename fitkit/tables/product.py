@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from fitkit.errors import BadInput, FitError
+from fitkit.keywords import told
 from fitkit.rules import Allocation, IntArray
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
 from fitkit.tables.asked import mark
@@ -33,6 +34,7 @@ from fitkit.tables.words import NO_MACHINES
 MOST_ROWS = 20_000_000
 
 
+@told
 def demand(
     models: Any,
     quants: Any = None,
@@ -53,7 +55,7 @@ def demand(
     quants
         GGUF file types or checkpoint types; None: Q4_K_M for llama.cpp, the checkpoint's own for vLLM.
     contexts
-        Tokens a request; the default 8192 is the model's own length where that is shorter.
+        Tokens a request, also as "32k" (of 1024); the default 8192 is the model's own length where that is shorter.
     parallel
         Requests at once; None: one.
     kv_dtypes
@@ -142,6 +144,7 @@ def _refused(ask: Ask, allocation: Allocation, context: IntArray) -> dict[int, s
     return refused
 
 
+@told
 def fit(
     models: Any,
     machines: Any = None,

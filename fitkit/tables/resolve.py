@@ -14,6 +14,7 @@ from fitkit.errors import BadInput, UnknownName, short
 from fitkit.hardware import Machine, all_machines, machine
 from fitkit.model import Model
 from fitkit.sources import load
+from fitkit.units import parse_count
 
 DEFAULT_CONTEXT = 8192
 MOST_CONTEXT, MOST_PARALLEL, MOST_GPUS = 2**31, 2**20, 2**20
@@ -48,6 +49,10 @@ def some(what: str, value: Any) -> list[Any]:
 
 def models_of(models: Any) -> list[Model]:
     """The models of names, paths, mappings, Models, or a list of them."""
+    if models is None:
+        raise BadInput(
+            "models is None: name one, such as 'llama-3.1-8b', or give fk.models().name for all of the catalog."
+        )
     found = [one if isinstance(one, Model) else load(one) for one in many(models)]
     if not found:
         raise BadInput("No model was given; a name such as 'llama-3.1-8b' was expected.")
@@ -180,6 +185,9 @@ def wholes(what: str, values: Any, most: int, *, least: int = 1) -> np.ndarray[A
 
 
 def _whole(what: str, value: Any, least: int, most: int) -> int:
+    if isinstance(value, str):
+        typed = parse_count(value)
+        value = value if typed is None else typed
     if isinstance(value, float | np.floating) and float(value).is_integer():
         value = int(value)
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or not least <= value <= most:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -12,7 +11,7 @@ from fitkit import facts
 from fitkit.errors import BadInput, UnknownName, short
 from fitkit.plans import Plan
 from fitkit.rules import ENGINES
-from fitkit.units import GIB
+from fitkit.units import GIB, parse_count
 
 RULES = ("engine", "library", "budget", "shard")
 MOST_MACHINES = 8
@@ -115,10 +114,8 @@ def _number(what: str, low: float, high: float) -> Callable[[object], float]:
     """A reader for a number as people type it: 8192, "8,192", "32k" (of 1024)."""
 
     def read(value: object) -> float:
-        text = re.sub(r"[,_\s]", "", str(value)[:40]).casefold()
-        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)([km]?)", text)
-        number = float(match[1]) * {"": 1, "k": 1024, "m": 1024**2}[match[2]] if match else -1.0
-        if not match or not low <= number <= high:
+        number = parse_count(str(value))
+        if number is None or not low <= number <= high:
             raise BadInput(f"{what} from {low:,g} to {high:,.10g} was expected, not {short(value)}.")
         return number
 

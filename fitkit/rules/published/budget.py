@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from fitkit.errors import BadInput
 from fitkit.hardware import Gpu
+from fitkit.keywords import told_class
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job
 from fitkit.rules.kv_types import element_bytes
@@ -30,6 +31,7 @@ _OVERHEAD_GIB = {"rocm": 2.5}  # ROCm's lie between 2 and 3
 _DEFAULT_OVERHEAD_GIB = 1.5
 
 
+@told_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
     """What the budget calculator lets the user set.

@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from fitkit.hardware import Gpu
+from fitkit.keywords import told_class
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job, sum_of
 from fitkit.rules.kv_types import element_bytes
@@ -33,6 +34,7 @@ SOURCE = "library rules"
 BESIDE = ("vision", "audio", "projector")
 
 
+@told_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Library:
     """What a model library's rules let the user set.

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from fitkit.errors import BadInput
 from fitkit.hardware import Gpu
+from fitkit.keywords import told_class
 from fitkit.rules import register
 from fitkit.rules.base import Allocation, IntArray, Job
 from fitkit.rules.kv_types import cache_type
@@ -33,6 +34,7 @@ _FIXED = 2 * GIB
 _WEIGHTS_OVERHEAD = 50  # one part in so many of a card's own weights
 
 
+@told_class
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shard:
     """What the shard plan lets the user set: over how many equal machines a model may lie (any number)."""

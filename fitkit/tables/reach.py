@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from fitkit.hardware import Machine
-from fitkit.rules import IntArray, Job
+from fitkit.rules import IntArray, Job, Rules
 from fitkit.rules.published.parts import MOST_POOL_TOKENS
 from fitkit.tables.axes import Ask, Layout
 from fitkit.tables.frames import NA
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _RAM_SHARE = 0.9  # what may be used beside the GPUs; assumed
 _NO_LIMIT = 2**62
+_FEW = 64  # rows, as a page asks for
+Sought = Literal["context", "requests"]
 
 
 def ram_for_host(machine: Machine) -> int:
@@ -65,7 +68,7 @@ def _most_requests(ask: Ask, job: Job, contexts: IntArray, usable: IntArray, hos
         closed = ask.counted.max_parallel(job, contexts[usable == size], int(size))
         if closed is None:
             most = np.minimum(MOST_PARALLEL, MOST_POOL_TOKENS // contexts)
-            out = largest(lambda rows, n: _holds(ask, job, contexts[rows], n, usable[rows], host[rows]), most)
+            out = _search(ask.counted, job, "requests", contexts, usable, host, most)
             break
         out[usable == size] = closed
     return np.asarray(out[back.ravel()])
@@ -76,14 +79,48 @@ def _longest_context(ask: Ask, job: Job, requests: IntArray, usable: IntArray, h
     keys, back = np.unique(np.stack([requests, usable, host]), axis=1, return_inverse=True)
     requests, usable, host = keys
     most = np.minimum(ask.model.context or 2**20, MOST_POOL_TOKENS // np.maximum(requests, 1))
-    found = largest(lambda rows, n: _holds(ask, job, n, requests[rows], usable[rows], host[rows]), most)
-    return np.asarray(found[back.ravel()])
+    return np.asarray(_search(ask.counted, job, "context", requests, usable, host, most)[back.ravel()])
 
 
-def _holds(ask: Ask, job: Job, context: IntArray, parallel: IntArray, usable: IntArray, host: IntArray) -> np.ndarray:
+def _search(counted: Any, job: Job, sought: Sought, *columns: IntArray) -> IntArray:
+    """The largest `sought` beside the first column that fits in `usable` and `host`, up to `most`.
+
+    Few rows are remembered: a slider moves one axis, and how far the others go is asked with each step.
+    """
+    if len(columns[0]) > _FEW or not _is_hashable(job):
+        return _found(counted, job, sought, *columns)
+    return _found_before(counted, job, sought, *(tuple(column.tolist()) for column in columns))
+
+
+def _is_hashable(job: Job) -> bool:
+    """Whether there is anything to look up by: settings and profiles may hold mappings."""
+    try:
+        hash(job)
+    except TypeError:
+        return False
+    return True
+
+
+@lru_cache(maxsize=512)
+def _found_before(counted: Any, job: Job, sought: Sought, *columns: tuple[int, ...]) -> IntArray:
+    return _found(counted, job, sought, *(np.array(column, dtype=np.int64) for column in columns))
+
+
+def _found(
+    counted: Rules, job: Job, sought: Sought, given: IntArray, usable: IntArray, host: IntArray, most: IntArray
+) -> IntArray:
+    def holds(rows: IntArray, n: IntArray) -> np.ndarray:
+        context, parallel = (n, given[rows]) if sought == "context" else (given[rows], n)
+        return _holds(counted, job, context, parallel, usable[rows], host[rows])
+
+    return largest(holds, most)
+
+
+def _holds(
+    counted: Rules, job: Job, context: IntArray, parallel: IntArray, usable: IntArray, host: IntArray
+) -> np.ndarray:
     """Which pairs fit, row by row."""
-    assert ask.counted is not None
-    allocation = ask.counted.allocate(job, context, parallel)
+    allocation = counted.allocate(job, context, parallel)
     good = np.asarray(allocation.per_gpu <= usable)
     if allocation.refused is not None:
         good = good & np.array([not sentence for sentence in allocation.refused], dtype=bool)

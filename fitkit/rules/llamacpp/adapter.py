@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -92,24 +93,24 @@ class LlamaCppRules:
 
 def settings_of(job: Job) -> LlamaCppSettings:
     """The job's options: an object's own, with the grid's cache types and GPUs."""
-    settings = job.settings if isinstance(job.settings, LlamaCppSettings) else LlamaCppSettings()
+    given = job.settings if isinstance(job.settings, LlamaCppSettings) else None
+    return _settings(given, job.kv_dtype, job.gpus, job.gpu.backend if job.gpu else "")
+
+
+@lru_cache(maxsize=1024)
+def _settings(given: LlamaCppSettings | None, kv_dtype: str, gpus: int, backend: str) -> LlamaCppSettings:
+    settings = given or LlamaCppSettings()
     changes: dict[str, Any] = {}
-    if job.kv_dtype:
-        key, _, value = job.kv_dtype.partition("/")
+    if kv_dtype:
+        key, _, value = kv_dtype.partition("/")
         changes |= {"type_k": key, "type_v": value or key}
-    if job.gpus != settings.gpus:
-        changes["gpus"] = job.gpus
-        if settings.tensor_split is not None and job.gpus < len(settings.tensor_split):
+    if gpus != settings.gpus:
+        changes["gpus"] = gpus
+        if settings.tensor_split is not None and gpus < len(settings.tensor_split):
             changes["tensor_split"] = None
-    if job.gpu is not None and job.gpu.backend in ("rocm", "metal", "vulkan") and settings.backend == "cuda":
-        changes["backend"] = job.gpu.backend
-    return _replaced(settings, changes)
-
-
-def _replaced(settings: LlamaCppSettings, changes: dict[str, Any]) -> LlamaCppSettings:
-    if not changes:
-        return settings
-    return replace(settings, **changes)
+    if backend in ("rocm", "metal", "vulkan") and settings.backend == "cuda":
+        changes["backend"] = backend
+    return replace(settings, **changes) if changes else settings
 
 
 def _named(part: Part) -> tuple[str, Column]:

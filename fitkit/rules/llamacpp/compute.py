@@ -14,7 +14,6 @@ from fitkit.rules.llamacpp.context import sizes
 from fitkit.rules.llamacpp.flash import heads_at_once, is_asked
 from fitkit.rules.llamacpp.graph.reserve import attention_stays, peaks, written
 from fitkit.rules.llamacpp.graph.schedule import OFFLOAD_BATCH
-from fitkit.rules.llamacpp.graph.tensor import Form
 from fitkit.rules.llamacpp.loaded import Loaded, without_types
 from fitkit.rules.llamacpp.rows import is_quantized
 from fitkit.rules.llamacpp.settings import MOST_SEQUENCES, LlamaCppSettings
@@ -57,13 +56,13 @@ def _laid_out(
     asked = np.where(n_ctx == 0, model.context, n_ctx)
     middle_ctx, middle_slots = _middles(asked, SHORTEST, CONTEXT_STEP), _middle_slots(what.model, settings, n_seq_max)
     found, which = np.unique(middle_ctx * _MOST_SLOTS + middle_slots, return_inverse=True)
-    middles = _units(model, settings, found // _MOST_SLOTS, found % _MOST_SLOTS)
     units = _units(model, settings, n_ctx, n_seq_max)
     out: dict[str, IntArray] = {}
-    for number in range(len(found)):
+    for number, key in enumerate(found.tolist()):
+        ctx, seq = divmod(key, _MOST_SLOTS)
         rows = np.flatnonzero(which == number)
         here = units[:, rows]
-        for name, ends in _ends(what, settings, placed, flash, tuple(middles[:, number].tolist())).items():
+        for name, ends in _ends(what, settings, placed, flash, ctx, seq).items():
             column = out.setdefault(name, np.zeros(len(asked), np.int64))
             column[rows] = (ends @ here).max(axis=0).astype(np.int64)
     return out
@@ -118,8 +117,11 @@ def _units(model: Model, settings: LlamaCppSettings, n_ctx: IntArray, n_seq_max:
 
 
 @lru_cache(maxsize=4096)
-def _ends(what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, units: Form) -> dict[str, Floats]:
-    """The ends in each device's buffer, laid out at `units`."""
+def _ends(
+    what: Loaded, settings: LlamaCppSettings, placed: Split, flash: bool, n_ctx: int, n_seq: int
+) -> dict[str, Floats]:
+    """The ends in each device's buffer, laid out at these sizes."""
+    units = tuple(_units(what.model, settings, np.array([n_ctx]), np.array([n_seq]))[:, 0].tolist())
     buffers = peaks(what, settings, placed, flash, units, in_pipeline(settings, placed))
     out = {}
     for number, buffer in enumerate(buffers):

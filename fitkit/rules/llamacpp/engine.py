@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -118,6 +119,7 @@ def _pages(found: list[Part], settings: LlamaCppSettings) -> list[Part]:
     ]  # fmt: skip
 
 
+@lru_cache(maxsize=1024)
 def replace_sizes(settings: LlamaCppSettings) -> LlamaCppSettings:
     """The settings without what the grid sweeps and what is loaded beside, so that equal ones are found again."""
     names = {field: getattr(settings, field) for field in LlamaCppSettings.__dataclass_fields__}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate
 
 import numpy as np
@@ -32,6 +33,7 @@ class Split:
         return tuple(sorted(set(self.blocks) - {HOST}))
 
 
+@lru_cache(maxsize=1024)
 def split(settings: LlamaCppSettings, blocks: int) -> Split:
     """Assign `blocks` (prediction blocks included) and the output layer.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import ClassVar
 
-from fitkit.errors import BadInput
+from fitkit.errors import BadInput, short
 from fitkit.hardware import Gpu
 from fitkit.keywords import told_class
 from fitkit.rules import register
@@ -52,6 +53,12 @@ class Budget:
     name: ClassVar[str] = "budget"
 
     def __post_init__(self) -> None:
+        for name in ("gpu_memory_utilization", "overhead_gib", "bits_per_weight"):
+            value = getattr(self, name)
+            if isinstance(value, Real) and not isinstance(value, bool):
+                object.__setattr__(self, name, float(value))
+            elif value is not None or name == "gpu_memory_utilization":
+                raise BadInput(f"{name} is {short(value)}, where a number was expected.")
         if not 0 < self.gpu_memory_utilization <= 1:
             raise BadInput(
                 f"gpu_memory_utilization is a share above 0 and up to 1, not {self.gpu_memory_utilization!r}."

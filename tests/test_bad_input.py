@@ -118,6 +118,8 @@ def test_settings_refuse_what_cannot_be() -> None:
         lambda: fk.Budget(gpu_memory_utilization="0.9"),  # type: ignore[arg-type]
         lambda: fk.Budget(overhead_gib=[]),  # type: ignore[arg-type]
         lambda: fk.Budget(bits_per_weight=True),
+        lambda: fk.Library(overhead_gib=float("nan")),
+        lambda: fk.Library(copies=[3]),  # type: ignore[arg-type]
         lambda: fk.Shard(max_nodes=0),
         lambda: fk.Shard(max_nodes=1.5),  # type: ignore[arg-type]
     ):

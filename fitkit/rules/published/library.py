@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from numbers import Real
 from typing import ClassVar
 
 import numpy as np
 
+from fitkit.errors import BadInput, short
 from fitkit.hardware import Gpu
 from fitkit.keywords import told_class
 from fitkit.rules import register
@@ -29,6 +31,7 @@ from fitkit.rules.sizes import checkpoint_bytes, gguf_bytes
 from fitkit.units import GIB
 
 SOURCE = "library rules"
+_MOST_SIZE = 10_000_000
 
 # Parts that a GGUF keeps in a file of their own.
 BESIDE = ("vision", "audio", "projector")
@@ -53,6 +56,20 @@ class Library:
     copies: tuple[str, ...] = ()
     copies_limit_gb: float | None = None
     name: ClassVar[str] = "library"
+
+    def __post_init__(self) -> None:
+        for name in ("overhead_gib", "copies_limit_gb"):
+            value = getattr(self, name)
+            if value is None and name == "copies_limit_gb":
+                continue
+            if isinstance(value, bool) or not isinstance(value, Real) or not 0 <= float(value) < _MOST_SIZE:
+                raise BadInput(f"{name} is {short(value)}, where a size from 0 to {_MOST_SIZE:,} was expected.")
+            object.__setattr__(self, name, float(value))
+        if isinstance(self.copies, str):
+            object.__setattr__(self, "copies", (self.copies,))
+        if not isinstance(self.copies, tuple | list) or not all(isinstance(one, str) for one in self.copies):
+            raise BadInput(f"copies is {short(self.copies)}, where names of machines were expected.")
+        object.__setattr__(self, "copies", tuple(self.copies))
 
 
 @register("library", "llama.cpp", "vllm")

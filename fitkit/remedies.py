@@ -93,6 +93,7 @@ def _remedies(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
     """Changes worth a try, least painful first."""
     yield from _as_published(asked)
     yield from _smaller_cache(asked)
+    yield from _data_parallel(asked)
     requests = whole(asked.row.get("max_parallel")) or 0
     if asked.parallel and 0 < requests < asked.parallel:
         yield f"{requests:,} request{'s' if requests != 1 else ''} at once", {"parallel": requests}
@@ -127,6 +128,32 @@ def _smaller_cache(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]
     if asked.kv_dtype in ("f16", "auto", "bf16", "f32"):
         for kind in ("q8_0", "q4_0") if llama else ("fp8",):
             yield partial(_room, kind), {"kv_dtypes": kind}
+
+
+def _data_parallel(asked: RowQuestion) -> Iterator[tuple[Words, dict[str, Any]]]:
+    """vLLM: ranks with requests of their own, where tensor parallel ranks would each keep the whole latent of all of them."""
+    one = asked.machine
+    if str(asked.row["engine"]) != "vllm" or asked.rules != "engine" or one is None or not asked.parallel:
+        return
+    if not any(cache.kind == "latent" for layer in asked.model.layers for cache in layer.caches):
+        return
+    from fitkit.predict import VLLM
+
+    settings: Any = VLLM() if isinstance(asked.engine, str) else asked.engine
+    gpus = min(asked.gpus or one.count, one.count)
+    if settings.data_parallel_size > 1 or settings.pipeline_parallel_size > 1:
+        return
+    for ranks in (n for n in (8, 4, 2) if n <= min(gpus, asked.parallel) and gpus % n == 0):
+        sizes = {"data_parallel_size": ranks, "tensor_parallel_size": gpus // ranks}
+        experts = settings.enable_expert_parallel or bool(asked.model.experts)
+        changes = {"engine": replace(settings, **sizes, enable_expert_parallel=experts), "gpus": None}
+        if _holds(asked, changes):
+            yield partial(_ranks, ranks, " with expert parallel" if experts else ""), changes
+            return
+
+
+def _ranks(ranks: int, experts: str, row: Any) -> str:
+    return f"data_parallel_size {ranks}{experts}: room for {int(row['max_parallel']):,} requests at once"
 
 
 def _room(kind: str, row: Any) -> str:

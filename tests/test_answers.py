@@ -342,3 +342,18 @@ def test_nothing_to_suggest_is_an_empty_frame_of_the_same_columns() -> None:
     found = fk.suggest(row)
     assert list(found.columns)[:3] == ["change", "changes", "model"]
     assert len(found.columns) == len(row) + 2
+
+
+def test_data_parallel_is_offered_where_every_rank_keeps_the_whole_latent() -> None:
+    row = fk.fit("deepseek-v3", "8x H200", engine="vllm", parallel=300, gpus=8).iloc[0]
+    assert not row.fits
+    found = fk.suggest(row)
+    first = found.iloc[0]
+    assert first.change.startswith("data_parallel_size")
+    assert (first.fits, first.fit_gpus) == (True, 8)
+    assert first.max_parallel >= 300
+    assert "--data-parallel-size" in fk.command(
+        fk.fit(**{"models": "deepseek-v3", "machines": "8x H200", "parallel": 300, **first.changes}).iloc[0]
+    )
+    dense = fk.fit("llama-3.3-70b", "8x H200", engine="vllm", parallel=3000).iloc[0]
+    assert not fk.suggest(dense).change.str.contains("data_parallel").any()

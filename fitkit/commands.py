@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from dataclasses import fields
@@ -17,14 +18,18 @@ from fitkit.tables.resolve import own_quant
 
 _KV_VLLM = {"f16": "auto", "bf16": "auto", "float16": "auto", "bfloat16": "auto", "fp16": "auto"}
 _KV_LLAMACPP = {"auto": "f16", "fp16": "f16", "float16": "f16", "bfloat16": "bf16"}
+_DEVICES = {"cuda": "CUDA", "rocm": "ROCm", "vulkan": "Vulkan", "xpu": "SYCL"}  # llama.cpp's names of a backend's GPUs
 _ONLINE = {"FP8": "fp8", "BNB-NF4": "bitsandbytes"}  # what vLLM makes of a 16-bit checkpoint while loading
 
 
 def command(row: Any) -> str:
     """The launch line of a row of `fit` (or of a Plan): llama-server, vllm serve or SGLang, safe to paste into a shell.
 
-    The line sets every option the row depends on, so that the engine's own fitting cannot change it. A file or a quantized
-    checkpoint that the catalog knows no address of gets a name to be replaced: the model's with the quantization behind.
+    The line sets context, GPUs, cache type and memory share, and every other option that differs from the engine's default.
+    What is left to a default is counted as the engine chooses it: vLLM's `max_num_seqs` and `max_num_batched_tokens` go by GPU
+    and not by `parallel`, so more requests than it takes at once wait. A file or a quantized checkpoint that the catalog knows no
+    address of gets a name to be replaced: the model's with the quantization behind. Of a row that does not fit it is the line
+    that would fail, for the row's `reason`; of a Plan see `waits`.
 
     Raises BadInput for what is no such row.
     """
@@ -75,7 +80,23 @@ def _llama_server(asked: RowQuestion) -> list[str]:
         words += ["--n-cpu-moe", str(options["n_cpu_moe"])]
     if options.get("tensor_split"):
         words += ["--tensor-split", ",".join(f"{share:g}" for share in options["tensor_split"])]
-    return words
+    for name, flag in (("mmproj", "--mmproj"), ("draft", "--model-draft")):
+        if options.get(name):
+            words += [flag, _gguf_path(options[name])]
+    return words + _devices(asked, gpus)
+
+
+def _devices(asked: RowQuestion, gpus: int) -> list[str]:
+    """Some of a machine's GPUs by name: llama.cpp spreads over all it sees."""
+    one = asked.machine
+    if one is None or one.gpu is None or not 1 < gpus < one.count or one.gpu.backend not in _DEVICES:
+        return []
+    return ["--device", ",".join(f"{_DEVICES[one.gpu.backend]}{n}" for n in range(gpus))]
+
+
+def _gguf_path(model: Model) -> str:
+    """A file beside the model: its path, or a name to be replaced."""
+    return model.source if model.source.endswith(".gguf") else f"{PurePath(model.name).name}.gguf"
 
 
 def _vllm_serve(asked: RowQuestion) -> list[str]:
@@ -111,6 +132,11 @@ def _vllm_serve(asked: RowQuestion) -> list[str]:
     ):
         if name in options:
             words += [f"--{name.replace('_', '-')}", str(options[name])]
+    for name in ("dtype", *(() if converted else ("quantization",))):
+        if name in options:
+            words += [f"--{name}", str(options[name])]
+    if options.get("limit_mm_per_prompt"):
+        words += ["--limit-mm-per-prompt", json.dumps(dict(options["limit_mm_per_prompt"]))]
     for name in ("enforce_eager", "disable_hybrid_kv_cache_manager"):
         if options.get(name):
             words.append(f"--{name.replace('_', '-')}")

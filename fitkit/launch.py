@@ -11,6 +11,7 @@ from typing import Any
 
 from fitkit import facts
 from fitkit.errors import BadInput, UnknownName, short
+from fitkit.sources.json_text import strict_json
 
 _SCALE = {"k": 1000, "m": 1000**2, "g": 1000**3}
 _SCALE_BINARY = {"K": 1024, "M": 1024**2, "G": 1024**3}
@@ -74,6 +75,7 @@ _LLAMA_VALUES: dict[str, tuple[str, type]] = {
     "-ngl": ("n_gpu_layers", int), "--gpu-layers": ("n_gpu_layers", int), "--n-gpu-layers": ("n_gpu_layers", int),
     "-fa": ("flash_attn", str), "--flash-attn": ("flash_attn", str), "-ncmoe": ("n_cpu_moe", int), "--n-cpu-moe": ("n_cpu_moe", int),
     "-sm": ("split_mode", str), "--split-mode": ("split_mode", str), "-ts": ("tensor_split", tuple), "--tensor-split": ("tensor_split", tuple),
+    "-dev": ("device", str), "--device": ("device", str),
 }  # fmt: skip
 _LLAMA_SWITCHES: dict[str, tuple[str, bool]] = {
     "--kv-unified": ("kv_unified", True), "-kvu": ("kv_unified", True), "--no-kv-unified": ("kv_unified", False),
@@ -92,6 +94,7 @@ _VLLM_VALUES: dict[str, tuple[str, type]] = {
     "--gpu-memory-utilization": ("gpu_memory_utilization", float), "--max-num-batched-tokens": ("max_num_batched_tokens", int),
     "--max-num-seqs": ("max_num_seqs", int), "--block-size": ("block_size", int), "--dtype": ("dtype", str),
     "--kv-cache-memory-bytes": ("kv_cache_memory_bytes", int), "--quantization": ("quantization", str), "-q": ("quantization", str),
+    "--limit-mm-per-prompt": ("limit_mm_per_prompt", dict),
 }  # fmt: skip
 _VLLM_SWITCHES: dict[str, tuple[str, bool]] = {
     "--enable-expert-parallel": ("enable_expert_parallel", True), "-ep": ("enable_expert_parallel", True),
@@ -202,12 +205,27 @@ def _value(flag: str, text: str, kind: type) -> Any:
             return float(text)
         if kind is tuple:
             return tuple(float(part) for part in re.split(r"[,/]", text))
+        if kind is dict:
+            return _limits(text)
     except ValueError:
-        expected = {int: "a whole number", float: "a number", tuple: "numbers with commas"}[kind]
+        expected = {int: "a whole number", float: "a number", tuple: "numbers with commas", dict: "items by kind"}[kind]
         raise BadInput(f"{flag} is {short(text)}, where {expected} was expected.") from None
     if not text:
         raise BadInput(f"{flag} has no value.")
     return text
+
+
+def _limits(text: str) -> dict[str, int]:
+    """Items a request may carry, as JSON or as image=2,video=0."""
+    pairs: list[Any]
+    if text.startswith("{"):
+        found = strict_json(text.encode(), "--limit-mm-per-prompt", most_values=64, numbers_only=False)
+        pairs = list(found.items()) if isinstance(found, dict) else []
+    else:
+        pairs = [tuple(part.split("=", 1)) for part in text.split(",")]
+    if not pairs or not all(len(pair) == 2 and re.fullmatch(r"[0-9]{1,6}", str(pair[1])) for pair in pairs):
+        raise ValueError(text)
+    return {str(kind): int(most) for kind, most in pairs}
 
 
 def _whole(text: str) -> int:
@@ -235,6 +253,8 @@ def _read_llama(words: list[str]) -> Launch:
         options["flash_attn"] = _FLASH.get(options["flash_attn"].casefold(), options["flash_attn"])
     if "tensor_split" in options:
         options["gpus"] = len(options["tensor_split"])
+    if device := options.pop("device", ""):
+        options["gpus"] = 0 if device == "none" else len(device.split(","))
     pool = options.get("n_ctx") or None
     gpus = 0 if options.get("n_gpu_layers") == 0 else 1 if options.get("split_mode") == "none" else options.get("gpus")
     k, v = options.get("type_k", "f16"), options.get("type_v", "f16")

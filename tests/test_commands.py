@@ -219,3 +219,39 @@ def test_a_plan_that_waits_keeps_its_layout() -> None:
     plan = fk.plan("deepseek-v3", "8x H100", engine=fk.VLLM(data_parallel_size=8, enable_expert_parallel=True))
     assert (plan.waits, plan.gpus, plan.data_parallel) == (True, 8, 8)
     assert "the weights go over" in plan.reason
+
+
+def test_some_of_a_machines_gpus_are_named() -> None:
+    found = line("llama-3.3-70b", "8x RTX 4090", "Q4_K_M", gpus=4)
+    assert found.endswith("--device CUDA0,CUDA1,CUDA2,CUDA3")
+    assert fk.read_command(found).gpus == 4
+    assert fk.read_command(found).ignored == ()
+    assert "--device ROCm0,ROCm1" in line("llama-3.3-70b", "8x MI300X", "BF16", gpus=2)
+    assert "--device" not in line("llama-3.3-70b", "4x RTX 4090", "Q4_K_M", gpus=4)
+    assert fk.read_command("llama-server -m a.gguf -dev none").gpus == 0
+
+
+def test_every_option_that_was_set_is_in_the_line() -> None:
+    engine = fk.VLLM(dtype="float16", limit_mm_per_prompt={"image": 0}, max_num_seqs=64, max_num_batched_tokens=4096)
+    found = line("gemma-3-27b-it", "1x H100 80GB", engine=engine)
+    read = fk.read_command(found)
+    assert read.ignored == ()
+    for name in ("dtype", "limit_mm_per_prompt", "max_num_seqs", "max_num_batched_tokens"):
+        assert read.options[name] == getattr(engine, name)
+    assert fk.read_command("vllm serve a/b --limit-mm-per-prompt image=2,video=0").options == {
+        "limit_mm_per_prompt": {"image": 2, "video": 0}
+    }
+    for wrong in ("image", "{}", "[1]", '{"image": -1}', '{"image": [1]}', "{"):
+        with pytest.raises(fk.BadInput, match="limit-mm-per-prompt"):
+            fk.read_command(f"vllm serve a/b --limit-mm-per-prompt '{wrong}'")
+    draft = fk.load("llama-3.2-1b").with_(quant="Q4_K_M")
+    assert "--model-draft llama-3.2-1b.gguf" in line("llama-3.1-8b", "H100", "Q4_K_M", engine=fk.LlamaCpp(draft=draft))
+
+
+def test_a_row_that_does_not_fit_has_its_line_too() -> None:
+    row = fk.fit("llama-3.3-70b", "1x RTX 4090", "Q4_K_M").iloc[0]
+    assert not row.fits
+    assert fk.command(row).startswith("llama-server")
+    plan = fk.plan("llama-3.3-70b", "1x RTX 4090", quants="Q4_K_M")
+    assert plan.waits
+    assert plan.reason

@@ -89,6 +89,11 @@ def test_more_experts_a_token_than_there_are() -> None:
     assert "9 of 8" in refusal(BadInput, {**QWEN_LINEAR, "num_experts_per_tok": 9})
 
 
+def test_a_feed_forward_of_no_width() -> None:
+    lfm2 = {**LLAMA, "model_type": "lfm2", "layer_types": ["conv"] * LLAMA["num_hidden_layers"], "conv_L_cache": 3}
+    assert "block_ffn_dim_multiplier" in refusal(BadInput, {**lfm2, "block_ffn_dim_multiplier": -1})
+
+
 def test_heads_wider_than_the_model() -> None:
     assert "hidden_size" in refusal(BadInput, {**LLAMA, "hidden_size": 4})
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fitkit.errors import UnsupportedModel
+from fitkit.errors import BadInput, UnsupportedModel
 from fitkit.model import Cache
 from fitkit.sources.config import Shape, family
 from fitkit.sources.config.decoder import Decoder, every, layer_kinds, of_kind
@@ -52,6 +52,8 @@ def lfm_width(config: Config, ffn: int) -> int:
         return ffn
     multiple = config.whole("block_multiple_of", default=256)
     width = int(config.number("block_ffn_dim_multiplier", default=1.0) * int(2 * ffn / 3))
+    if width < 1:
+        raise BadInput(f"{config.place}: block_ffn_dim_multiplier leaves no width for the feed-forward.")
     return -(-width // multiple) * multiple
 
 

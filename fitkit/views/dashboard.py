@@ -48,6 +48,7 @@ class Dashboard(anywidget.AnyWidget):
     errors = traitlets.Dict().tag(sync=True)
     stale = traitlets.Bool(False).tag(sync=True)
     summary = traitlets.Unicode("").tag(sync=True)
+    mark = traitlets.Unicode("").tag(sync=True)
     fixed_slots = traitlets.Dict().tag(sync=True)
     slots = traitlets.Dict().tag(sync=True)
     rest_slots = traitlets.Dict().tag(sync=True)
@@ -175,7 +176,11 @@ class Dashboard(anywidget.AnyWidget):
     def _quick(self, state: State) -> dict[str, Any]:
         """Verdict, memory by machine, launch line, the table."""
         if not state.machines:
-            return {"slots": {**self.slots, "verdict": html.nothing_chosen()}, "status": "No machine chosen yet."}
+            return {
+                "slots": {**self.slots, "verdict": html.nothing_chosen()},
+                "mark": "",
+                "status": "No machine chosen yet.",
+            }
         frame = self.asker.rows(state)
         found = html.records(frame)
         at = lead_at(found, state)
@@ -191,6 +196,7 @@ class Dashboard(anywidget.AnyWidget):
                 "command": html.command(command, warning),
                 "table": grids.table(found, state),
             },
+            "mark": html.MARKS[html.verdict_of(lead)][1],
             "status": f"{html.headline(lead)}. {html.reason(lead)}",
             "rows_memory": json.dumps(bars),
             "rows_limits": json.dumps(limits),

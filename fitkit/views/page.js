@@ -104,7 +104,7 @@ function render({ model, el }) {
     for (const name of ["quant", "engine", "kv", "rules", "gpus"]) fields[name].show(String(state[name]), form[name]);
     for (const name of ["context", "parallel", "util", "taken"]) fields[name].show(state[name], form[name], form.off[name]);
     for (const [name, made] of Object.entries(fields)) made.complain(errors[name]);
-    summary.textContent = model.get("summary");
+    summary.textContent = `${model.get("mark")} ${model.get("summary")}`.trim(); // a narrow window may show nothing else of the answer
     answer.classList.toggle("fk-stale", model.get("stale"));
     const wrong = Object.keys(errors);
     if (wrong.length) panel.open = true; // a folded form would hide the sentence
@@ -134,7 +134,7 @@ function render({ model, el }) {
   }
   const datasets = Object.values(model.get("specs")).flatMap((spec) => Object.keys(spec.datasets));
   model.on("change:state", () => { if (!dirty) { state = structuredClone(model.get("state")); showQuestion(); } });
-  model.on("change:form change:errors change:stale change:summary", () => { if (!dirty) showQuestion(); });
+  model.on("change:form change:errors change:stale change:summary change:mark", () => { if (!dirty) showQuestion(); });
   model.on("change:slots change:rest_slots", showSlots);
   model.on("change:status", spoken);
   model.on([...new Set(datasets)].map((key) => "change:rows_" + key).join(" "), () => { later ??= requestAnimationFrame(() => { later = null; showCharts(); }); });

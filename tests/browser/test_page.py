@@ -162,6 +162,9 @@ def test_address_restores_the_question_on_a_phone_in_the_dark(visit: Any) -> Non
     expect(page.locator(".fk-matrix thead")).to_contain_text("2× 48 GiB")
     assert page.evaluate("Math.max(document.documentElement.scrollWidth, document.body.scrollWidth)") <= 390
     assert page.locator(".fk-controls").bounding_box()["y"] < page.locator(".fk-verdict").bounding_box()["y"]
+    page.get_by_role("button", name="Save plan").scroll_into_view_if_needed()
+    assert abs(summary.bounding_box()["y"]) < 2  # the question and its mark stay in sight
+    expect(summary).to_contain_text("✓")
     light = page.evaluate(
         "getComputedStyle(document.querySelector('.fk')).color.match(/\\d+/g).slice(0, 3).map(Number)"
     )
@@ -212,3 +215,36 @@ def test_the_line_under_a_no_says_so_and_so_does_copy(first: Any) -> None:
     expect(page.locator(".fk-note")).to_contain_text("Copied. ✗ This does not fit")
     press(page, "Context", "ArrowLeft", 4)
     expect(page.locator(".fk-command .fk-warn")).to_have_count(0)
+
+
+def test_a_first_visit_follows_the_system_and_the_switch_keeps_the_question(visit: Any) -> None:
+    one = visit("ctx=16384", color_scheme="dark")
+    page = one.page
+    ink = "getComputedStyle(document.querySelector('.fk')).color.match(/\\d+/g).slice(0, 3).map(Number)"
+    assert min(page.evaluate(ink)) > 180
+    page.get_by_role("button", name="Light / dark").click()
+    page.wait_for_url(re.compile("theme=light"))
+    page.locator(".fk-matrix table").wait_for(timeout=90_000)
+    assert max(page.evaluate(ink)) < 100
+    slider = page.get_by_role("slider", name="Context", exact=True)
+    expect(slider).to_have_attribute("aria-valuetext", "16,384 tokens")
+    assert one.complaints == []
+
+
+def test_the_controls_stay_beside_a_scrolled_answer_and_the_verdict_of_a_table_in_sight(visit: Any) -> None:
+    page = visit().page
+    page.locator(".fk-others").scroll_into_view_if_needed()
+    assert abs(page.locator(".fk-controls").bounding_box()["y"]) < 2
+    page.set_viewport_size({"width": 800, "height": 900})
+    for name in ("others", "table"):
+        box = page.locator(f".fk-{name} .fk-verdict-cell").first.bounding_box()
+        assert box["x"] + box["width"] < 500
+
+
+def test_a_kernel_may_be_ended_by_its_tab(visit: Any, served: str) -> None:
+    page = visit().page
+    kernel = json.loads(page.locator("#jupyter-config-data").inner_text())["kernelId"]
+    proof = page.evaluate("document.cookie.match(/_xsrf=([^;]+)/)[1]")  # what Voilà's beacon sends when the tab closes
+    address = f"{served}voila/api/shutdown/{kernel}"
+    assert page.request.post(address).status == 403
+    assert page.request.post(address, form={"_xsrf": proof}).status == 204

@@ -236,6 +236,20 @@ def test_more_gpus_asked_than_there_are_is_said_on_the_bar_and_no_bar_is_drawn()
     assert "usable" in limits["2x RTX 3090"]["said"]
     assert {bar["machine"] for bar in json.loads(page.rows_memory)} == {"2x RTX 3090"}
     assert "fullest" not in page.slots["verdict"]
+    page.answer_rest()
+    assert {cell["verdict"] for cell in json.loads(page.rows_heat)} == {"no"}
+    assert json.loads(page.rows_lines) == []
+    assert "longest context" not in page.slots["verdict"]
+    straddles = {
+        "limited_by": "gpus",
+        "fits": False,
+        "fit_gpus": 2,
+        "per_gpu_low_bytes": 1,
+        "per_gpu_high_bytes": 3,
+        "usable_per_gpu_bytes": 2,
+    }
+    assert html.verdict_of(straddles) == "no"
+    assert html.verdict_of({**straddles, "limited_by": "kv_cache"}) == "close"
 
 
 def test_no_part_of_the_page_keeps_the_answer_of_the_question_before(monkeypatch: pytest.MonkeyPatch) -> None:

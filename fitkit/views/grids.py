@@ -79,7 +79,8 @@ def table(found: Sequence[Row], state: State) -> str:
     for row in found:
         cells = []
         for name, _, css, show in _TABLE:
-            text = e(show(row[name])) if known(row[name]) else '<span class="fk-quiet">–</span>'
+            there = known(row[name]) and not (row["limited_by"] == "gpus" and name.startswith("max_"))
+            text = e(show(row[name])) if there else '<span class="fk-quiet">–</span>'
             cells.append(f'<td class="{_css(css)}">{text}</td>')
         _, mark, word = MARKS[verdict_of(row)]
         here = ' class="fk-here"' if row["machine"] == state.lead else ""
@@ -115,7 +116,8 @@ def others(ways: Sequence[tuple[State, Any]]) -> str:
                 f'<td class="fk-n{less}">{e(show_gib(row[name])) if known(row[name]) else "–"}</td>'
                 for name, less in (("weights_bytes", " fk-less"), ("kv_bytes", " fk-less"), ("overhead_bytes", " fk-less"), ("need_per_gpu_bytes", ""))
             )  # fmt: skip
-            many = f"{int(row['max_parallel']):,}" if known(row["max_parallel"]) else "–"
+            counted = known(row["max_parallel"]) and row["limited_by"] != "gpus"
+            many = f"{int(row['max_parallel']):,}" if counted else "–"
             judged = f'<td class="fk-verdict-cell" title="{e(row["reason"])}">{mark} {word}</td>'
             rest = f'{judged}<td class="fk-less">{e(state.quant)}</td>{sizes}<td class="fk-n">{many}</td>'
         body.append(f'<tr><th scope="row">{_way(state)}</th>{rest}</tr>')

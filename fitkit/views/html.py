@@ -41,12 +41,20 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True)]
 
 
+def beside_memory(row: Row) -> bool:
+    """Whether the no has another cause than the memory of the cards, so that no range of it can make a maybe."""
+    cause = row["limited_by"]
+    return cause in ("engine", "gpus", "disk") or bool(
+        cause == "host_memory" and known(row["fit_gpus"]) and row["fit_gpus"]
+    )
+
+
 def verdict_of(row: Row) -> str:
     """fits, close (the range straddles the limit) or no."""
     low: Any = row.get("per_gpu_low_bytes", pd.NA)
     high: Any = row.get("per_gpu_high_bytes", pd.NA)
     usable = row["usable_per_gpu_bytes"]
-    if row["limited_by"] != "engine" and known(low) and known(high) and known(usable) and low <= usable < high:
+    if not beside_memory(row) and known(low) and known(high) and known(usable) and low <= usable < high:
         return "close"
     return "fits" if row["fits"] else "no"
 
@@ -76,7 +84,11 @@ def verdict(row: Row, terms: pd.DataFrame | None = None) -> str:
     """The verdict, its reason and the figures behind it; `terms` are the row's, as `fk.explain` gives them."""
     css, mark, _ = MARKS[verdict_of(row)]
     figures = [
-        ("longest context", row["max_context"], lambda n: f"{int(n):,} tokens" if n else "none"),
+        (
+            "longest context",
+            pd.NA if row["limited_by"] == "gpus" else row["max_context"],
+            lambda n: f"{int(n):,} tokens" if n else "none",
+        ),
         ("download", row["download_bytes"], show_gb),
         ("reserved a card", _or_none(row["reserved_per_gpu_bytes"]), show_gib),
     ]

@@ -69,11 +69,16 @@ def spread(low: Any, high: Any) -> str:
     return f"{low / GIB:,.2f}–{high / GIB:,.2f} GiB"
 
 
+def _most(row: Row) -> int:
+    """The most requests of a row asked for one; none where even that does not fit, for whatever reason."""
+    return int(row["max_parallel"]) if row["fits"] and known(row["max_parallel"]) else 0
+
+
 def heat(found: Sequence[Row], requests: Sequence[int]) -> Rows:
     """A cell a combination of context and requests, from the most requests that fit at each context."""
     out: Rows = []
     for row in found:
-        most = int(row["max_parallel"]) if known(row["max_parallel"]) else 0
+        most = _most(row)
         room = f"room for {most:,}" if most else "not one request fits"
         for parallel in requests:
             verdict = "fits" if parallel <= most else "no"
@@ -95,11 +100,11 @@ def lines(found: Sequence[Row], kinds: Sequence[str]) -> Rows:
     """A point a context and KV cache type; none where not one request fits, since the axis is logarithmic."""
     out: Rows = []
     for row in found:
-        many = row["max_parallel"]
-        if known(many) and many >= 1:
+        many = _most(row)
+        if many >= 1:
             slot = str(kinds.index(row["kv_dtype"]) % 5) if row["kv_dtype"] in kinds else "4"
             out.append(
-                {"context": int(row["context"]), "kv_dtype": row["kv_dtype"], "slot": slot, "max_parallel": int(many)}
+                {"context": int(row["context"]), "kv_dtype": row["kv_dtype"], "slot": slot, "max_parallel": many}
             )
     return out
 

@@ -55,17 +55,21 @@ def with_biases(d: Decoder, norms: Iterable[str], *, final: bool = True) -> None
         d.build.add("output_norm.bias", (d.hidden,), module="model.norm")
 
 
-@family("gpt2", architectures=("GPT2LMHeadModel",))
-def gpt2(config: Config) -> Shape:
-    """Learned positions, biases everywhere, tied."""
-    d = Decoder.read(config)
+def learned_positions(d: Decoder, config: Config, gguf: str) -> Shape:
+    """GPT-2's body: a table of positions, joint q, k, v, biases everywhere."""
     d.embeddings(prefix="transformer.")
     d.build.add("position_embd", (d.hidden, d.context), module="transformer.wpe")
     joint_qkv(d, qkv_bias=True, out_bias=True, module="transformer.h.{}.attn.")
     up_down(d, config.whole("n_inner", default=4 * d.hidden), bias=True, module="transformer.h.{}.mlp.")
     with_biases(d, ("attn_norm", "ffn_norm"))
     d.cache()
-    return d.shape("gpt2")
+    return d.shape(gguf)
+
+
+@family("gpt2", architectures=("GPT2LMHeadModel",))
+def gpt2(config: Config) -> Shape:
+    """Learned positions, biases everywhere, tied."""
+    return learned_positions(Decoder.read(config), config, "gpt2")
 
 
 @family("gpt_bigcode", architectures=("GPTBigCodeForCausalLM",))
@@ -74,13 +78,7 @@ def gpt_bigcode(config: Config) -> Shape:
     d = Decoder.read(config)
     if config.flag("multi_query", default=True):
         d.kv_heads = 1
-    d.embeddings(prefix="transformer.")
-    d.build.add("position_embd", (d.hidden, d.context), module="transformer.wpe")
-    joint_qkv(d, qkv_bias=True, out_bias=True, module="transformer.h.{}.attn.")
-    up_down(d, config.whole("n_inner", default=4 * d.hidden), bias=True, module="transformer.h.{}.mlp.")
-    with_biases(d, ("attn_norm", "ffn_norm"))
-    d.cache()
-    return d.shape("starcoder")
+    return learned_positions(d, config, "starcoder")
 
 
 @family("gpt_neox", architectures=("GPTNeoXForCausalLM",))

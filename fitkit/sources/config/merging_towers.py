@@ -17,11 +17,8 @@ def merger(
     t.linear("merger_down", n_in, out, names[2], shard="row", count=count)
 
 
-@tower("qwen2_vl", "qwen2_vl_vision")
-def qwen2_vl(t: Tower, config: Config) -> int:
-    """Qwen2-VL: patches of two frames, layer norms, a merger of `spatial_merge_size` squared patches."""
-    width = config.whole("embed_dim", default=1280)
-    out = config.whole("hidden_size", default=3584)
+def around(t: Tower, config: Config, width: int, out: int, *, norm_bias: bool = True) -> None:
+    """Qwen2's patches of two frames, and its merger of `spatial_merge_size` squared patches; the blocks' modules come next."""
     t.linear(
         "patch_embd",
         config.whole("temporal_patch_size", default=2) * pixels(config, 14),
@@ -30,8 +27,16 @@ def qwen2_vl(t: Tower, config: Config) -> int:
         bias=False,
     )
     wide = width * config.whole("spatial_merge_size", default=2) ** 2
-    merger(t, wide, out, width, ("merger.ln_q", "merger.mlp.0", "merger.mlp.2"))
+    merger(t, wide, out, width, ("merger.ln_q", "merger.mlp.0", "merger.mlp.2"), norm_bias=norm_bias)
     t.module += "blocks.0."
+
+
+@tower("qwen2_vl", "qwen2_vl_vision")
+def qwen2_vl(t: Tower, config: Config) -> int:
+    """Qwen2-VL: patches of two frames, layer norms, a merger of `spatial_merge_size` squared patches."""
+    width = config.whole("embed_dim", default=1280)
+    out = config.whole("hidden_size", default=3584)
+    around(t, config, width, out)
     ffn = int(width * config.number("mlp_ratio", default=4))
     t.layers(width, ffn, attention=("attn.qkv", "attn.proj"), norms=("norm1", "norm2"))
     return out
@@ -42,16 +47,7 @@ def qwen2_5_vl(t: Tower, config: Config) -> int:
     """Qwen2.5-VL: RMS norms and a gated feed-forward."""
     width = config.whole("hidden_size", default=1280)
     out = config.whole("out_hidden_size", default=3584)
-    t.linear(
-        "patch_embd",
-        config.whole("temporal_patch_size", default=2) * pixels(config, 14),
-        width,
-        "patch_embed.proj",
-        bias=False,
-    )
-    wide = width * config.whole("spatial_merge_size", default=2) ** 2
-    merger(t, wide, out, width, ("merger.ln_q", "merger.mlp.0", "merger.mlp.2"), norm_bias=False)
-    t.module += "blocks.0."
+    around(t, config, width, out, norm_bias=False)
     t.layers(
         width,
         config.whole("intermediate_size", default=3420),

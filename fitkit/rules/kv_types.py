@@ -5,12 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 
 from fitkit.errors import UnknownName
+from fitkit.rules.llamacpp.rows import BLOCKS, CACHE_TYPES
 
-# Bytes of 32 elements. Source: ggml's block sizes (gguf/constants.py GGML_QUANT_SIZES); fp8 is one byte an element.
-_BLOCK = {
-    "f32": 128, "f16": 64, "bf16": 64, "auto": 64, "fp8": 32, "fp8_e4m3": 32, "fp8_e5m2": 32,
-    "q8_0": 34, "q5_1": 24, "q5_0": 22, "q4_1": 20, "q4_0": 18, "iq4_nl": 18,
-}  # fmt: skip
+# Names beside ggml's own: a cache in the model's 16-bit type, and one byte an element.
+_BYTES = {"auto": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+_KNOWN = (*CACHE_TYPES, *_BYTES)
 _SAME = {"fp16": "f16", "float16": "f16", "half": "f16", "bfloat16": "bf16", "float32": "f32", "fp32": "f32"}
 
 
@@ -21,11 +20,15 @@ def cache_type(name: str) -> str:
     """
     folded = str(name).strip().casefold()
     folded = _SAME.get(folded, folded)
-    if folded not in _BLOCK:
-        raise UnknownName.among("KV-cache type", name, _BLOCK)
+    if folded not in _KNOWN:
+        raise UnknownName.among("KV-cache type", name, _KNOWN)
     return folded
 
 
 def element_bytes(name: str) -> Fraction:
     """Bytes of one cached element, a fraction where types come in blocks (q8_0: 34/32)."""
-    return Fraction(_BLOCK[cache_type(name)], 32)
+    kind = cache_type(name)
+    if kind in _BYTES:
+        return Fraction(_BYTES[kind])
+    block, size = BLOCKS[kind.upper()]
+    return Fraction(size, block)

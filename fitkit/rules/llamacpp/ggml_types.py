@@ -12,7 +12,8 @@ from functools import lru_cache
 
 from fitkit.errors import UnknownName
 from fitkit.model import Model, Tensor
-from fitkit.rules.llamacpp.mixes import BLOCKS, FILE_TYPES, V_LIKE, Mix, category, type_for
+from fitkit.rules.llamacpp.mixes import FILE_TYPES, V_LIKE, Mix, category, type_for
+from fitkit.rules.llamacpp.rows import BLOCKS
 
 IMATRIX = "+imatrix"  # behind a file type: quantized with an importance matrix, which moves a few tensors of some types
 
